@@ -16,12 +16,12 @@ use crate::report::{Report, median, percentile};
 use crate::run::{CLIENTS, TAIL};
 use crate::server::Server;
 
-pub const RUNS: &str = "/api/v1/agent/runs";
+pub(crate) const RUNS: &str = "/api/v1/agent/runs";
 const WARM_UP_RUNS_PER_CLIENT: usize = 10;
 const FIRST_WORDS: usize = 100;
 const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let server = bench.serve(&bench.place(Engine::Sqlite)?)?;
     timeout(ROUND_TIMEOUT, accept(bench, report, &server)).await??;
     runs(bench, report, &server).await?;
@@ -36,7 +36,7 @@ fn thread(client: usize, number: usize) -> String {
     format!("{client:08x}-0000-4000-8000-{number:012x}")
 }
 
-pub fn message(server: &Server, thread: &str, run: usize, streamed: bool) -> Vec<u8> {
+pub(crate) fn message(server: &Server, thread: &str, run: usize, streamed: bool) -> Vec<u8> {
     let body = format!(
         r#"{{"threadId":"{thread}","runId":"run-{run}","messages":[{{"id":"m-{run}","role":"user","content":"hi"}}],"forwardedProps":{{"runtime_mode":"chat"}}}}"#
     );
@@ -68,7 +68,7 @@ async fn accept(bench: &Bench, report: &mut Report, server: &Server) -> Outcome<
     Ok(())
 }
 
-pub fn ended(stream: &[u8]) -> Outcome<()> {
+pub(crate) fn ended(stream: &[u8]) -> Outcome<()> {
     if memmem::find(stream, br#""outcome":{"type":"success"}"#).is_some() {
         return Ok(());
     }

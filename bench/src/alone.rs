@@ -22,7 +22,7 @@ const WARM_UP_RUNS: usize = 20;
 const THREAD: &str = "a10e0000-0000-4000-8000-000000000000";
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     for engine in Engine::BOTH {
         let server = bench.serve(&bench.place(engine)?)?;
         timeout(TIMEOUT, runs(bench, report, engine, &server)).await??;

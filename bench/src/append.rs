@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
-use crate::bare::Way;
+use crate::bare::InsertMethod;
 use crate::calls::{Append, claimed_run};
 use crate::engine::{Bench, Engine, Place};
 use crate::http::Connection;
@@ -14,9 +14,9 @@ use crate::machine::{anonymous_mib, cpu, cpu_with_children, now, own_cpu, rss_mi
 use crate::outcome::Outcome;
 use crate::report::{Report, median};
 
-pub const CONNECTIONS: usize = 64;
-pub const BATCH_EVENTS: usize = 16;
-pub const EVENT_TYPE: &str = "assistant_delta";
+pub(crate) const CONNECTIONS: usize = 64;
+pub(crate) const BATCH_EVENTS: usize = 16;
+pub(crate) const EVENT_TYPE: &str = "assistant_delta";
 const PAYLOAD_BYTES: usize = 1_000;
 /// Batches of each connection before anything is counted.
 const WARM_UP_BATCHES: usize = 4;
@@ -24,7 +24,7 @@ const CALIBRATIONS: usize = 2;
 const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One event's payload.
-pub fn payload() -> String {
+pub(crate) fn payload() -> String {
     let around = r#"{"messageId":"msg_1","delta":""}"#.len();
     let words = "A durable event is a fact that nobody can lose or change afterwards. ";
     let text: String = words.chars().cycle().take(PAYLOAD_BYTES - around).collect();
@@ -40,16 +40,16 @@ struct Round {
     anonymous_mib: f64,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
         // The server makes the tables; the bare insert then writes to the very same ones.
         bench.serve(&place)?.stop()?;
         let rows = CONNECTIONS * BATCH_EVENTS * bench.sizes.append_batches_per_connection;
-        let way = fastest_way(&place, rows).await?;
+        let method = fastest_method(&place, rows).await?;
         let (mut bare, mut rounds) = (vec![], vec![]);
         for number in 1..=bench.sizes.append_rounds {
-            bare.push(way.rows_per_s(&place, rows).await?);
+            bare.push(method.rows_per_s(&place, rows).await?);
             let round = timeout(ROUND_TIMEOUT, over_http(bench, &place)).await??;
             eprintln!(
                 "    append.{} {number}: bare {:.0} rows/s, over HTTP {:.0} rows/s, {:.1} µs of CPU per event",
@@ -60,20 +60,20 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
             );
             rounds.push(round);
         }
-        tell(report, engine, way, &bare, &rounds);
+        add_figures(report, engine, method, &bare, &rounds);
     }
     Ok(())
 }
 
-async fn fastest_way(place: &Place, rows: usize) -> Outcome<Way> {
+async fn fastest_method(place: &Place, rows: usize) -> Outcome<InsertMethod> {
     let mut tried = vec![];
     for _ in 0..CALIBRATIONS {
-        for way in Way::all(place.engine) {
-            tried.push((way.rows_per_s(place, rows).await?, way));
+        for method in InsertMethod::all(place.engine) {
+            tried.push((method.rows_per_s(place, rows).await?, method));
         }
     }
     let best = tried.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b));
-    best.map(|(_, way)| way).ok_or_else(|| "no way to insert".into())
+    best.map(|(_, method)| method).ok_or_else(|| "no way to insert".into())
 }
 
 /// A fresh server on the same data, with fresh runs: a restart ends the leases of the ones before.
@@ -126,7 +126,7 @@ async fn send(clients: &mut [(Connection, Append)], batches: usize) -> Outcome<(
     try_join_all(all).await.map(drop)
 }
 
-fn tell(report: &mut Report, engine: Engine, way: Way, bare: &[f64], rounds: &[Round]) {
+fn add_figures(report: &mut Report, engine: Engine, method: InsertMethod, bare: &[f64], rounds: &[Round]) {
     let name = engine.name();
     let of = |get: fn(&Round) -> f64| rounds.iter().map(get);
     let ratios = bare.iter().zip(rounds).map(|(bare, round)| round.rows_per_s / bare);
@@ -143,6 +143,6 @@ fn tell(report: &mut Report, engine: Engine, way: Way, bare: &[f64], rounds: &[R
     report.generator_share(median(of(|round| round.generator_us_per_event / round.server_us_per_event)));
     report.note(format!(
         "append.{name}: {CONNECTIONS} connections, batches of {BATCH_EVENTS} events of {PAYLOAD_BYTES} bytes; bare: {}",
-        way.name()
+        method.name()
     ));
 }

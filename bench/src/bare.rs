@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 
 /// A way to write the rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub(crate) struct InsertMethod {
     method: Method,
     rows_per_transaction: usize,
 }
@@ -24,19 +24,20 @@ enum Method {
     BinaryCopy,
 }
 
-impl Way {
+impl InsertMethod {
     /// Every way worth trying.
-    pub fn all(engine: Engine) -> Vec<Way> {
+    pub(crate) fn all(engine: Engine) -> Vec<InsertMethod> {
         let methods: &[Method] = match engine {
             Engine::Sqlite => &[Method::SqliteStatement],
             Engine::Postgres => &[Method::Unnest, Method::BinaryCopy],
         };
-        let sized =
-            |method: &Method| [256, 1_024].map(|rows_per_transaction| Way { method: *method, rows_per_transaction });
+        let sized = |method: &Method| {
+            [256, 1_024].map(|rows_per_transaction| InsertMethod { method: *method, rows_per_transaction })
+        };
         methods.iter().flat_map(sized).collect()
     }
 
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let method = match self.method {
             Method::SqliteStatement => "a cached statement",
             Method::Unnest => "UNNEST",
@@ -45,8 +46,8 @@ impl Way {
         format!("{method}, {} rows per transaction", self.rows_per_transaction)
     }
 
-    /// Writes that many rows and says how many it wrote per second.
-    pub async fn rows_per_s(self, place: &Place, rows: usize) -> Outcome<f64> {
+    /// Writes that many rows. Returns how many it wrote per second.
+    pub(crate) async fn rows_per_s(self, place: &Place, rows: usize) -> Outcome<f64> {
         let rows = rows - rows % self.rows_per_transaction;
         let made = Rows::new(&place.data_dir, rows)?;
         let seconds = match &place.database_url {
@@ -148,7 +149,7 @@ fn sqlite(file: &Path, made: &Rows, rows_per_transaction: usize) -> Outcome<f64>
 }
 
 /// One statement is one transaction, so there is one round trip for each.
-async fn postgres(url: &str, made: &Rows, way: Way) -> Outcome<f64> {
+async fn postgres(url: &str, made: &Rows, way: InsertMethod) -> Outcome<f64> {
     let mut connection = PgConnection::connect(url).await?;
     let started = now();
     for chunk in made.rows.chunks(way.rows_per_transaction) {

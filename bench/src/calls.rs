@@ -4,38 +4,38 @@ use crate::http::{Connection, field, number, request};
 use crate::outcome::Outcome;
 use crate::server::Server;
 
-pub const CREATE_RUN: &str = r#"{"tenantId":"local","projectId":"local/bench","workspaceRef":{"kind":"none"},"providerId":"local","backendProfile":"scripted","traceSink":null}"#;
-pub const CREATE_COMMAND: &str = r#"{"type":"turn","payload":{"prompt":"hi"}}"#;
+pub(crate) const CREATE_RUN: &str = r#"{"tenantId":"local","projectId":"local/bench","workspaceRef":{"kind":"none"},"providerId":"local","backendProfile":"scripted","traceSink":null}"#;
+pub(crate) const CREATE_COMMAND: &str = r#"{"type":"turn","payload":{"prompt":"hi"}}"#;
 const CLAIM: &str = r#"{"runnerId":"bench","leaseMs":600000}"#;
 
 /// Long enough that no wait ends without the event it waits for.
-pub const WAIT_MS: u64 = 20_000;
+pub(crate) const WAIT_MS: u64 = 20_000;
 
 /// A run with one command, claimed by us.
-pub struct Claimed {
+pub(crate) struct Claimed {
     pub run_id: String,
     pub command_id: String,
     pub lease_epoch: i64,
 }
 
-pub async fn create_run(connection: &mut Connection, server: &Server) -> Outcome<String> {
+pub(crate) async fn create_run(connection: &mut Connection, server: &Server) -> Outcome<String> {
     let answer = connection.call(&request(server, "POST", "/api/v1/runs", CREATE_RUN)).await?;
     Ok(field(answer, "runId")?.to_owned())
 }
 
-pub async fn create_command(connection: &mut Connection, server: &Server, run_id: &str) -> Outcome<String> {
+pub(crate) async fn create_command(connection: &mut Connection, server: &Server, run_id: &str) -> Outcome<String> {
     let path = format!("/api/v1/runs/{run_id}/commands");
     let answer = connection.call(&request(server, "POST", &path, CREATE_COMMAND)).await?;
     Ok(field(answer, "commandId")?.to_owned())
 }
 
 /// Creates a run and a command, and takes the run's lease as a runner from outside would.
-pub async fn claimed_run(connection: &mut Connection, server: &Server) -> Outcome<Claimed> {
+pub(crate) async fn claimed_run(connection: &mut Connection, server: &Server) -> Outcome<Claimed> {
     claim_new_run(connection, server, CREATE_RUN).await
 }
 
 /// The same, with another request for the run.
-pub async fn claim_new_run(connection: &mut Connection, server: &Server, run: &str) -> Outcome<Claimed> {
+pub(crate) async fn claim_new_run(connection: &mut Connection, server: &Server, run: &str) -> Outcome<Claimed> {
     let answer = connection.call(&request(server, "POST", "/api/v1/runs", run)).await?;
     let run_id = field(answer, "runId")?.to_owned();
     let command_id = create_command(connection, server, &run_id).await?;
@@ -45,7 +45,7 @@ pub async fn claim_new_run(connection: &mut Connection, server: &Server, run: &s
 }
 
 /// An append whose batch number can be changed in place, so that nothing is formatted between two requests.
-pub struct Append {
+pub(crate) struct Append {
     bytes: Vec<u8>,
     number_at: usize,
     next: u32,
@@ -55,7 +55,7 @@ pub struct Append {
 const FIRST_BATCH_NO: u32 = 1_000_000;
 
 impl Append {
-    pub fn new(server: &Server, claimed: &Claimed, events: &[(&str, String)]) -> Self {
+    pub(crate) fn new(server: &Server, claimed: &Claimed, events: &[(&str, String)]) -> Self {
         let Claimed { run_id, command_id, lease_epoch } = claimed;
         let start = format!(r#"{{"runnerId":"bench","leaseEpoch":{lease_epoch},"batchNo":"#);
         let events: Vec<String> = events
@@ -69,11 +69,11 @@ impl Append {
     }
 
     /// Goes on where another append of the same run has stopped.
-    pub fn numbered_after(self, other: &Append) -> Self {
+    pub(crate) fn numbered_after(self, other: &Append) -> Self {
         Self { next: other.next, ..self }
     }
 
-    pub async fn send(&mut self, connection: &mut Connection) -> Outcome<()> {
+    pub(crate) async fn send(&mut self, connection: &mut Connection) -> Outcome<()> {
         let digits = self.next.to_string();
         self.bytes[self.number_at..self.number_at + digits.len()].copy_from_slice(digits.as_bytes());
         self.next += 1;

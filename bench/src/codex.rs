@@ -30,12 +30,12 @@ const PRINTED: &str = "printed.log";
 const PROMPT: &str = "say something short";
 
 /// The programs that are measured beside the server.
-pub struct Programs {
+pub(crate) struct Programs {
     pub codex: PathBuf,
     pub stand_in: PathBuf,
 }
 
-pub async fn measure(bench: &Bench, programs: &Programs, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, programs: &Programs, report: &mut Report) -> Outcome<()> {
     let provider = Provider::start(&programs.stand_in)?;
     let mut bare = Bare::start(&programs.codex, &bench.scratch().join("bare"), &provider.base_url)?;
     let mut through = Through::start(bench, &programs.codex, &provider.base_url).await?;
@@ -97,7 +97,7 @@ async fn lags(bench: &Bench, programs: &Programs, base_url: &str) -> Outcome<Vec
 }
 
 /// The other half of this program: starts the agent, passes on what it prints, and notes when its text comes.
-pub fn note(codex: &str, arguments: &[String]) -> Outcome<()> {
+pub(crate) fn note(codex: &str, arguments: &[String]) -> Outcome<()> {
     let home = std::env::var("CODEX_HOME")?;
     let mut log = fs::File::options().create(true).append(true).open(Path::new(&home).join(PRINTED))?;
     let mut child = Command::new(codex).args(arguments).stdout(Stdio::piped()).spawn()?;

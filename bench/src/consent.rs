@@ -20,14 +20,14 @@ const TOKEN_LIFE_MS: u32 = 3_600_000;
 const TIMEOUT: Duration = Duration::from_secs(600);
 const EVENT: &[u8] = b"h2a.reauth_required";
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let took = timeout(TIMEOUT, load(report, &server)).await??.as_secs_f64();
         server.stop()?;
-        eprintln!("    consent.{}: {PEOPLE} people heard within {took:.3} s", engine.name());
+        eprintln!("    consent.{}: {PEOPLE} people notified within {took:.3} s", engine.name());
         report.figure(format!("consent.{}.reauth_10k_s", engine.name()), took);
         worst = worst.max(took);
     }
@@ -61,7 +61,7 @@ async fn load(report: &mut Report, server: &Server) -> Outcome<Duration> {
     Ok(took)
 }
 
-pub fn manifest(scopes: &[&str]) -> String {
+pub(crate) fn manifest(scopes: &[&str]) -> String {
     let scopes = scopes.iter().map(|id| {
         format!(
             r#"{{"description_fallback":"Notes.","id":"{id}","label_fallback":"Notes","label_i18n_key":"a.b","sensitivity":"low"}}"#
@@ -97,10 +97,10 @@ fn as_person(server: &Server, token: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Opens a WebSocket and says who calls.
+/// Opens a WebSocket and authenticates.
 async fn connect(server: &Server, token: &str) -> Outcome<WebSocket> {
     let mut socket = WebSocket::open(server, "/ws/human").await?;
-    socket.say(&format!(r#"{{"type":"auth","token":"{token}"}}"#)).await?;
+    socket.send_text(&format!(r#"{{"type":"auth","token":"{token}"}}"#)).await?;
     socket.until(b"auth.ok").await?;
     Ok(socket)
 }

@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The published daemon, and the program that runs it.
-pub struct QwenPrograms {
+pub(crate) struct QwenPrograms {
     pub node: PathBuf,
     pub qwen: PathBuf,
 }
@@ -99,7 +99,7 @@ impl Side {
     }
 }
 
-pub async fn measure(bench: &Bench, programs: Option<&QwenPrograms>, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, programs: Option<&QwenPrograms>, report: &mut Report) -> Outcome<()> {
     report.figure("daemon.sync_us", sync_us(bench.scratch())?);
     frames::measure(bench, report).await?;
     let workspace = bench.scratch().join("daemon-workspace");

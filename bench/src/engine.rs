@@ -11,11 +11,11 @@ use tempfile::TempDir;
 use crate::outcome::Outcome;
 use crate::server::Server;
 
-pub use ostler_testkit::engine::Engine;
+pub(crate) use ostler_testkit::engine::Engine;
 
 /// How many rows a store of the growth test has.
 #[derive(Clone, Copy)]
-pub struct GrowthSize {
+pub(crate) struct GrowthSize {
     /// Of one session.
     pub events: usize,
     /// Sessions, runs, agents, relations, webhooks, tokens, users, identities, automations and calendar events.
@@ -28,7 +28,7 @@ const fn growth(events: usize, items: usize) -> GrowthSize {
 
 /// How much the store of the scale test has, and its load.
 #[derive(Clone, Copy)]
-pub struct ScaleSize {
+pub(crate) struct ScaleSize {
     pub sessions: usize,
     pub runners: usize,
     pub followers: usize,
@@ -37,7 +37,7 @@ pub struct ScaleSize {
 
 /// How much is measured on a cluster.
 #[derive(Clone, Copy)]
-pub struct KubernetesSize {
+pub(crate) struct KubernetesSize {
     /// Pairs of slices.
     pub rounds: usize,
     /// Requests in a slice.
@@ -48,7 +48,7 @@ pub struct KubernetesSize {
 
 /// How much is measured.
 #[derive(Clone, Copy)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     pub append_rounds: usize,
     pub append_batches_per_connection: usize,
     pub run_rounds: usize,
@@ -108,7 +108,7 @@ const QUICK: Sizes = Sizes {
     kubernetes: KubernetesSize { rounds: 6, requests: 6, jobs: 100 },
 };
 
-pub struct Bench {
+pub(crate) struct Bench {
     ostler: PathBuf,
     postgres_url: String,
     pub sizes: Sizes,
@@ -119,7 +119,7 @@ pub struct Bench {
 }
 
 /// A store of either engine that no other server uses.
-pub struct Place {
+pub(crate) struct Place {
     pub engine: Engine,
     pub data_dir: PathBuf,
     /// Only for Postgres.
@@ -127,22 +127,22 @@ pub struct Place {
 }
 
 impl Bench {
-    pub fn new(ostler: PathBuf, postgres_url: String, quick: bool) -> Outcome<Self> {
+    pub(crate) fn new(ostler: PathBuf, postgres_url: String, quick: bool) -> Outcome<Self> {
         let scratch = tempfile::Builder::new().prefix("ostler-bench-").tempdir()?;
         let sizes = if quick { QUICK } else { FULL };
         Ok(Self { ostler, postgres_url, sizes, made: AtomicU32::new(0), databases: Mutex::default(), scratch })
     }
 
-    pub fn ostler(&self) -> &Path {
+    pub(crate) fn ostler(&self) -> &Path {
         &self.ostler
     }
 
-    pub fn scratch(&self) -> &Path {
+    pub(crate) fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
     /// An empty directory, and an empty database where the engine needs one.
-    pub fn place(&self, engine: Engine) -> Outcome<Place> {
+    pub(crate) fn place(&self, engine: Engine) -> Outcome<Place> {
         let place = self.directory(engine);
         let Engine::Postgres = engine else { return Ok(place) };
         let database = Database::empty_at(&self.postgres_url);
@@ -152,29 +152,29 @@ impl Bench {
     }
 
     /// A place for SQLite, which needs a directory only.
-    pub fn directory(&self, engine: Engine) -> Place {
+    pub(crate) fn directory(&self, engine: Engine) -> Place {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let data_dir = self.scratch.path().join(format!("{}-{number}", engine.name()));
         Place { engine, data_dir, database_url: None }
     }
 
     /// The same store for another server.
-    pub fn beside(&self, place: &Place) -> Place {
+    pub(crate) fn same_store(&self, place: &Place) -> Place {
         Place { database_url: place.database_url.clone(), ..self.directory(place.engine) }
     }
 
     /// Starts a server on the place and waits until it is ready.
-    pub fn serve(&self, place: &Place) -> Outcome<Server> {
+    pub(crate) fn serve(&self, place: &Place) -> Outcome<Server> {
         self.serve_with(place, &[])
     }
 
     /// The same, with settings from the environment.
-    pub fn serve_with(&self, place: &Place, settings: &[(&str, &str)]) -> Outcome<Server> {
+    pub(crate) fn serve_with(&self, place: &Place, settings: &[(&str, &str)]) -> Outcome<Server> {
         Server::start(&self.ostler, place, settings)
     }
 
     /// The process that all of Postgres's others descend from.
-    pub async fn postmaster(&self) -> Outcome<u32> {
+    pub(crate) async fn postmaster(&self) -> Outcome<u32> {
         let mut connection = PgConnection::connect(&self.postgres_url).await?;
         let backend: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
         let parent = crate::machine::parent_of(u32::try_from(backend)?)?;

@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// When each event was sent, by its number in the session.
 type Sent = RefCell<Vec<Option<Instant>>>;
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let (mut worst_p50, mut worst_p99, mut worst_kib) = (0.0_f64, 0.0_f64, 0.0_f64);
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
@@ -96,7 +96,7 @@ async fn load(bench: &Bench, report: &mut Report, server: &Server) -> Outcome<(V
     Ok((latencies, memory * 1024.0 / FOLLOWERS as f64, cores))
 }
 
-pub fn follow_request(server: &Server, session_id: &str, after: usize) -> Vec<u8> {
+pub(crate) fn follow_request(server: &Server, session_id: &str, after: usize) -> Vec<u8> {
     let (host, token) = (server.address, &server.token);
     format!(
         "GET /api/v1/sessions/{session_id}/trace HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\
@@ -106,7 +106,7 @@ pub fn follow_request(server: &Server, session_id: &str, after: usize) -> Vec<u8
 }
 
 /// Connects and reads the answer's head and its first words.
-pub async fn open(server: &Server, request: &[u8]) -> Outcome<TcpStream> {
+pub(crate) async fn open(server: &Server, request: &[u8]) -> Outcome<TcpStream> {
     let mut stream = TcpStream::connect(server.address).await?;
     stream.write_all(request).await?;
     let mut head = Vec::with_capacity(1_024);

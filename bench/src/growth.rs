@@ -20,7 +20,7 @@ use probes::{PROBES, Probe};
 const WARM_UP: usize = 10;
 const FILL_TIMEOUT: Duration = Duration::from_secs(1_800);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     let mut failed = vec![];
     for engine in Engine::BOTH {

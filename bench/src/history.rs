@@ -19,7 +19,7 @@ const MESSAGES_PER_TURN: usize = 2;
 const MESSAGES_PER_DAY: usize = 10;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
@@ -53,7 +53,7 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Says so much in a thread. The number of its last event.
+/// Adds that many messages to a thread. Returns the number of its last event.
 async fn fill(server: &Server, thread: &str, turns: usize) -> Outcome<i64> {
     let mut connection = Connection::open(server).await?;
     for turn in 0..turns {

@@ -15,7 +15,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 const BODY_BYTES_SHOWN_MAX: usize = 400;
 
 /// The bytes of a request. A body makes it JSON.
-pub fn request(server: &Server, method: &str, path: &str, body: &str) -> Vec<u8> {
+pub(crate) fn request(server: &Server, method: &str, path: &str, body: &str) -> Vec<u8> {
     let (host, token) = (server.address, &server.token);
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n");
     if !body.is_empty() {
@@ -26,24 +26,24 @@ pub fn request(server: &Server, method: &str, path: &str, body: &str) -> Vec<u8>
     text.into_bytes()
 }
 
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
-    pub async fn open(server: &Server) -> Outcome<Self> {
+    pub(crate) async fn open(server: &Server) -> Outcome<Self> {
         Self::open_at(server.address).await
     }
 
-    pub async fn open_at(address: SocketAddr) -> Outcome<Self> {
+    pub(crate) async fn open_at(address: SocketAddr) -> Outcome<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::with_capacity(16 * 1024) })
     }
 
     /// Sends a request and reads its answer's body. Anything but success is an error.
-    pub async fn call(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+    pub(crate) async fn call(&mut self, request: &[u8]) -> Outcome<&[u8]> {
         let (head, end) = self.send(request).await?;
         let body = &self.buffer[head..end];
         // `HTTP/1.1 2xx`
@@ -57,7 +57,7 @@ impl Connection {
     }
 
     /// Sends a request and reads its answer; the status, whatever it is.
-    pub async fn exchange(&mut self, request: &[u8]) -> Outcome<u16> {
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Outcome<u16> {
         self.send(request).await?;
         let status = self.buffer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         status.ok_or_else(|| "an answer without a status".into())
@@ -75,7 +75,7 @@ impl Connection {
     }
 
     /// Sends a request and reads its answer to the end, head included, whether it has a length or is a stream.
-    pub async fn answer(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+    pub(crate) async fn answer(&mut self, request: &[u8]) -> Outcome<&[u8]> {
         let head = self.send_to_head(request).await?;
         match self.length(head) {
             Some(length) => {
@@ -126,19 +126,19 @@ const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 
 impl Connection {
     /// Sends a request whose answer is a stream, and reads it to its end, head included.
-    pub async fn stream(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+    pub(crate) async fn stream(&mut self, request: &[u8]) -> Outcome<&[u8]> {
         self.stream_until(request, LAST_CHUNK).await?;
         Ok(&self.buffer)
     }
 
     /// Sends a request whose answer is a stream, and reads until this has come. The rest can still be read.
-    pub async fn stream_until(&mut self, request: &[u8], text: &[u8]) -> Outcome<()> {
+    pub(crate) async fn stream_until(&mut self, request: &[u8], text: &[u8]) -> Outcome<()> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
         self.read_until(text).await
     }
 
-    pub async fn read_until(&mut self, text: &[u8]) -> Outcome<()> {
+    pub(crate) async fn read_until(&mut self, text: &[u8]) -> Outcome<()> {
         let mut searched = 0;
         while memmem::find(&self.buffer[searched..], text).is_none() {
             searched = self.buffer.len().saturating_sub(text.len());
@@ -151,15 +151,15 @@ impl Connection {
     }
 }
 
-/// The number that follows the first place where `key` stands.
-pub fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
+/// The number that follows the first occurrence of `key`.
+pub(crate) fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
     let start = memmem::find(text, key)? + key.len();
     let digits = text[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&text[start..start + digits]).ok()?.parse().ok()
 }
 
 /// The text of the first field of this name.
-pub fn field<'a>(body: &'a [u8], name: &str) -> Outcome<&'a str> {
+pub(crate) fn field<'a>(body: &'a [u8], name: &str) -> Outcome<&'a str> {
     let key = format!("\"{name}\":\"");
     let start = memmem::find(body, key.as_bytes()).ok_or_else(|| format!("an answer without {name}"))? + key.len();
     let length = memchr::memchr(b'"', &body[start..]).ok_or("an answer that ends early")?;
@@ -167,7 +167,7 @@ pub fn field<'a>(body: &'a [u8], name: &str) -> Outcome<&'a str> {
 }
 
 /// The number of the first field of this name.
-pub fn number(body: &[u8], name: &str) -> Outcome<i64> {
+pub(crate) fn number(body: &[u8], name: &str) -> Outcome<i64> {
     number_after(body, format!("\"{name}\":").as_bytes()).ok_or_else(|| format!("an answer without {name}").into())
 }
 

@@ -15,7 +15,7 @@ const SESSIONS: usize = 10_000;
 const WARM_UP_SESSIONS: usize = 800;
 const SETTLE: Duration = Duration::from_secs(2);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;

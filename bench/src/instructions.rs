@@ -25,7 +25,7 @@ const RUNS: usize = 100;
 const WARM_UP_BATCHES: usize = 20;
 const BATCHES: usize = 50;
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     if Command::new("callgrind_control").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
     {
         report.note("instructions: not counted, because Valgrind is not installed".into());
@@ -57,7 +57,7 @@ impl Counted {
         let mut command = Command::new("valgrind");
         command.env_clear().envs(["PATH", "HOME"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         // Valgrind adds variables that the server takes for secrets. It would start itself again without them, which Valgrind
-        // does not allow, so this tells it that the secrets have been taken away already.
+        // does not allow, so this setting marks the secrets as removed already.
         command.env("OSTLER_HANDOVER", taken.as_raw_fd().to_string());
         command.args(["--tool=callgrind", "--instr-atstart=no"]);
         command.arg(format!("--callgrind-out-file={}", counts.display())).arg(bench.ostler());

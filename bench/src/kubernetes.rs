@@ -29,7 +29,7 @@ const REASON_VARIABLE: &str = "OSTLER_BENCH_KUBERNETES_REASON";
 const TIMEOUT: Duration = Duration::from_secs(1_800);
 
 /// If there is no cluster, reports that the group did not run, with the reason.
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let path = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
     let Some((kubeconfig, ostler)) = path(KUBECONFIG_VARIABLE).zip(path(OSTLER_VARIABLE)) else {
         let reason = std::env::var(REASON_VARIABLE)

@@ -38,7 +38,7 @@ struct Filled {
     user_token: String,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut sides = vec![];
     for engine in Engine::BOTH {
         sides.push(timeout(FILL_TIMEOUT, fill(bench, engine)).await??);

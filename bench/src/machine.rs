@@ -1,4 +1,4 @@
-//! What the machine says: time, CPU time and memory of processes, and what a sync of the disk costs here.
+//! What the machine reports: time, CPU time and memory of processes, and what a sync of the disk costs here.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,23 +20,23 @@ const REFERENCE_ROUNDS: u8 = 9;
 /// So that a round takes tens of milliseconds.
 const REFERENCE_REPEATS: u16 = 500;
 
-#[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
-pub fn now() -> Instant {
+#[expect(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 /// A time that another process of this machine can compare with its own.
-#[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
-pub fn unix_us() -> u64 {
+#[expect(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
+pub(crate) fn unix_us() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-pub fn since(started: Instant) -> Duration {
+pub(crate) fn since(started: Instant) -> Duration {
     now() - started
 }
 
 /// As many open files as this process may ask for, for it and whom it starts: each connection is one.
-pub fn raise_open_files() -> Outcome<()> {
+pub(crate) fn raise_open_files() -> Outcome<()> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
@@ -71,16 +71,16 @@ fn ticks(count: u64) -> Duration {
 }
 
 /// User and system time a process has used.
-pub fn cpu(pid: u32) -> Outcome<Duration> {
+pub(crate) fn cpu(pid: u32) -> Outcome<Duration> {
     Ok(Stat::of(pid)?.cpu())
 }
 
 /// The CPU time of each thread of some processes, in nanoseconds. Precise enough for intervals of milliseconds, unlike the ticks of
 /// [`cpu`].
-pub struct ThreadTimes(HashMap<(u32, u32), u64>);
+pub(crate) struct ThreadTimes(HashMap<(u32, u32), u64>);
 
 impl ThreadTimes {
-    pub fn of(pids: &[u32]) -> Outcome<Self> {
+    pub(crate) fn of(pids: &[u32]) -> Outcome<Self> {
         let mut times = HashMap::new();
         for pid in pids {
             // A process that ends while we look is not counted.
@@ -98,22 +98,22 @@ impl ThreadTimes {
     }
 
     /// What was used since an earlier reading. Threads that have ended since are not counted.
-    pub fn since(&self, earlier: &Self) -> Duration {
+    pub(crate) fn since(&self, earlier: &Self) -> Duration {
         let used = |(thread, ns): (&(u32, u32), &u64)| ns.saturating_sub(earlier.0.get(thread).copied().unwrap_or(0));
         Duration::from_nanos(self.0.iter().map(used).sum())
     }
 }
 
-pub fn own_cpu() -> Outcome<Duration> {
+pub(crate) fn own_cpu() -> Outcome<Duration> {
     cpu(std::process::id())
 }
 
-pub fn parent_of(pid: u32) -> Outcome<u32> {
+pub(crate) fn parent_of(pid: u32) -> Outcome<u32> {
     Ok(u32::try_from(Stat::of(pid)?.field(4))?)
 }
 
 /// CPU time of a process and its children, those that have ended included.
-pub fn cpu_with_children(pid: u32) -> Outcome<Duration> {
+pub(crate) fn cpu_with_children(pid: u32) -> Outcome<Duration> {
     let own = Stat::of(pid)?;
     let mut sum = own.cpu() + own.cpu_of_ended_children();
     for entry in fs::read_dir("/proc")?.flatten() {
@@ -129,7 +129,7 @@ pub fn cpu_with_children(pid: u32) -> Outcome<Duration> {
 }
 
 /// A process and everything that descends from it.
-pub fn tree(root: u32) -> Outcome<Vec<u32>> {
+pub(crate) fn tree(root: u32) -> Outcome<Vec<u32>> {
     let mut parents = vec![];
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
@@ -148,23 +148,23 @@ pub fn tree(root: u32) -> Outcome<Vec<u32>> {
 }
 
 /// CPU time of everything that descends from a process, those that have ended included.
-pub fn tree_cpu(root: u32) -> Outcome<Duration> {
+pub(crate) fn tree_cpu(root: u32) -> Outcome<Duration> {
     let stats = tree(root)?.into_iter().filter_map(|pid| Stat::of(pid).ok());
     Ok(stats.map(|stat| stat.cpu() + stat.cpu_of_ended_children()).sum())
 }
 
 /// Memory of a process that is in use now, in MiB.
-pub fn rss_mib(pid: u32) -> Outcome<f64> {
+pub(crate) fn rss_mib(pid: u32) -> Outcome<f64> {
     status_mib(pid, "VmRSS:")
 }
 
 /// The part of the resident memory that is the process's own: not the pages of its program, which the system can drop.
-pub fn anonymous_mib(pid: u32) -> Outcome<f64> {
+pub(crate) fn anonymous_mib(pid: u32) -> Outcome<f64> {
     status_mib(pid, "RssAnon:")
 }
 
 /// Open file descriptors of a process.
-pub fn open_files(pid: u32) -> Outcome<usize> {
+pub(crate) fn open_files(pid: u32) -> Outcome<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
@@ -193,7 +193,7 @@ fn reference_ms() -> Outcome<f64> {
     Ok(fastest.as_secs_f64() * 1000.0)
 }
 
-pub fn describe(report: &mut Report) -> Outcome<()> {
+pub(crate) fn describe(report: &mut Report) -> Outcome<()> {
     report.figure("machine.cores", cores() as f64);
     report.figure("machine.load_before", load());
     report.figure("machine.reference_ms", reference_ms()?);
@@ -201,12 +201,12 @@ pub fn describe(report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-pub fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
 }
 
 /// Time for which the processors were not idle since the machine started, that of other guests of its host included.
-pub fn busy() -> Outcome<Duration> {
+pub(crate) fn busy() -> Outcome<Duration> {
     let text = fs::read_to_string("/proc/stat")?;
     let fields: Vec<u64> = text.split_whitespace().skip(1).take(8).map_while(|field| field.parse().ok()).collect();
     // User, nice, system, idle, waiting for a disk, two kinds of interrupts, and what the host took away.
@@ -217,13 +217,13 @@ pub fn busy() -> Outcome<Duration> {
 }
 
 /// How many processes wanted to run in the last minute, on average.
-pub fn load() -> f64 {
+pub(crate) fn load() -> f64 {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }
 
 /// The processors and the kernel, for people.
-pub fn description() -> String {
+pub(crate) fn description() -> String {
     let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu_info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |m| m.1);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -232,7 +232,7 @@ pub fn description() -> String {
 
 /// Microseconds that a small write and its `fdatasync` take at the moment: the median of a few. The file does not grow, as
 /// the log of a database that reuses its files does not.
-pub fn sync_us(scratch: &Path) -> Outcome<f64> {
+pub(crate) fn sync_us(scratch: &Path) -> Outcome<f64> {
     let file = fs::File::create(scratch.join("sync"))?;
     file.write_all_at(&[0; SYNC_BYTES], 0)?;
     file.sync_all()?;
@@ -247,7 +247,7 @@ pub fn sync_us(scratch: &Path) -> Outcome<f64> {
 }
 
 /// Microseconds per `fdatasync` after a small write, by Postgres's own tool. It is stopped as soon as it has said so.
-pub fn fsync_us(program: &Path, scratch: &Path) -> Outcome<f64> {
+pub(crate) fn fsync_us(program: &Path, scratch: &Path) -> Outcome<f64> {
     let mut command = Command::new(program);
     command.args(["-s", "1", "-f"]).arg(scratch.join("fsync"));
     let mut tool = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;

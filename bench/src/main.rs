@@ -3,7 +3,9 @@
 //!
 //! The load comes from one thread that writes prepared bytes and reads little more than status and length of an answer,
 //! so that it never is what limits a figure; what it used is reported beside what the server used. CPU figures are the
-//! server process's own time, because wall-clock time on a shared machine says more about the neighbours.
+//! server process's own time, because wall-clock time on a shared machine depends more on the neighbours.
+
+#![expect(clippy::print_stdout, reason = "the figures are the output of this program")]
 
 mod agui;
 mod alone;
@@ -219,7 +221,7 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     print!("{}", report.table());
     if let Some(out) = &options.out {
-        std::fs::write(out, report.json())?;
+        std::fs::write(out, report.json()?)?;
         eprintln!("==> wrote {}", out.display());
     }
     report.outcome()

@@ -19,7 +19,7 @@ const MANIFEST_BYTES_MAX: usize = 128 * 1024;
 const REQUESTS: u32 = 50;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let place = bench.place(Engine::Sqlite)?;
     let server = bench.serve(&place)?;
     let ms = |cpu: Duration| cpu.as_secs_f64() * 1e3 / f64::from(REQUESTS);
@@ -64,7 +64,7 @@ fn ordinary(word: &str) -> String {
         if tools.len() + tool.len() + 400 > MANIFEST_BYTES_MAX {
             break;
         }
-        write!(tools, "{}{tool}", if number == 0 { "" } else { "," }).expect("writing to a string");
+        let _ = write!(tools, "{}{tool}", if number == 0 { "" } else { "," });
     }
     format!(
         r#"{{"agent_version":"1.0.0","permission_scopes":[{{"id":"filesystem:read","label_i18n_key":"scope.label","sensitivity":"medium"}}],"schema_version":"1.0","tools":[{tools}]}}"#

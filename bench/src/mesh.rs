@@ -1,5 +1,5 @@
 //! Messages of the mesh: the cost of a durable message that is pushed to its recipient, beside what the disk makes of bare
-//! inserts; what a login costs; and what ten thousand connections weigh on which nothing happens.
+//! inserts; what a login costs; and how much memory ten thousand idle connections take.
 
 mod bare;
 mod identity;
@@ -19,7 +19,7 @@ use crate::server::Server;
 use crate::websocket::{WebSocket, text_frame};
 use identity::enter;
 
-pub const SENDERS: usize = 64;
+pub(crate) const SENDERS: usize = 64;
 const IDLE: usize = 10_000;
 /// Tasks that each connect identities one after the other.
 const MAKERS: usize = 32;
@@ -35,7 +35,7 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 
 /// An envelope of the size that the published client makes of a few sentences.
-pub fn payload() -> String {
+pub(crate) fn payload() -> String {
     let around = r#"{"type":"e2ee.encrypted","ciphertext":""}"#.len();
     format!(r#"{{"type":"e2ee.encrypted","ciphertext":"{}"}}"#, "x".repeat(PAYLOAD_BYTES - around))
 }
@@ -58,7 +58,7 @@ struct Round {
     pushed_ms: Vec<f64>,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let (mut send_us, mut login_ms, mut idle_mib) = (0.0_f64, 0.0_f64, 0.0_f64);
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
@@ -173,7 +173,7 @@ impl Pair {
 }
 
 async fn answer(sender: &mut WebSocket, started: Instant) -> Outcome<f64> {
-    let answer = sender.hear().await?;
+    let answer = sender.receive().await?;
     if memmem::find(answer, br#""status":"delivered""#).is_none() {
         return Err(format!("a send was not delivered: {}", String::from_utf8_lossy(answer)).into());
     }
@@ -181,7 +181,7 @@ async fn answer(sender: &mut WebSocket, started: Instant) -> Outcome<f64> {
 }
 
 async fn push(recipient: &mut WebSocket, seq: u32, started: Instant) -> Outcome<f64> {
-    let pushed = recipient.hear().await?;
+    let pushed = recipient.receive().await?;
     if number_after(pushed, br#""seq":"#) != Some(seq.into()) {
         return Err(format!("not the push of {seq}: {}", String::from_utf8_lossy(pushed)).into());
     }

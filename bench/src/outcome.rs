@@ -1,4 +1,4 @@
 //! The result of a measurement.
 
 /// Whatever goes wrong ends the run with a message.
-pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -59,7 +59,7 @@ const SUCCESS: &[u8] = br#""outcome":{"type":"success"}"#;
 /// Long enough for everything that starts with a server to have settled.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub struct Options {
+pub(crate) struct Options {
     source: Source,
     out: Option<PathBuf>,
     docs: Option<PathBuf>,
@@ -73,7 +73,7 @@ enum Source {
 
 impl Options {
     /// `None` if the arguments are those of the other measurements.
-    pub fn parse(arguments: &[String]) -> Option<Result<Self, String>> {
+    pub(crate) fn parse(arguments: &[String]) -> Option<Result<Self, String>> {
         let is_ours = arguments.iter().any(|argument| argument == "--peers" || argument == "--peers-measured");
         is_ours.then(|| Self::parse_all(arguments.iter()))
     }
@@ -106,7 +106,7 @@ impl Options {
     }
 }
 
-pub async fn compare(options: &Options) -> Outcome<()> {
+pub(crate) async fn compare(options: &Options) -> Outcome<()> {
     let results = match &options.source {
         Source::Measured(file) => serde_json::from_str(&fs::read_to_string(file)?)?,
         Source::Measure { peers, ostler, postgres_url, is_quick } => {

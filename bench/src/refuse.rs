@@ -1,5 +1,5 @@
 //! A request that is refused must cost little, and delay no other request: the server's CPU time per refused body of 4 MiB, and
-//! how long another request waits meanwhile.
+//! how long another request waits at the same time.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ const REQUESTS: usize = 50;
 /// The machine's own pauses are not the server's: of some rounds, the best counts.
 const ROUNDS: usize = 3;
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     // What is refused at the edge never reaches the store.
     let place = bench.place(Engine::Sqlite)?;
     let server = bench.serve(&place)?;

@@ -32,16 +32,16 @@ struct Writer {
     append: Append,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = f64::INFINITY;
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
-        let (alone, meanwhile, took) = timeout(TIMEOUT, load(bench, &server)).await??;
+        let (alone, during_replays, took) = timeout(TIMEOUT, load(bench, &server)).await??;
         server.stop()?;
-        let (name, ratio) = (engine.name(), meanwhile / alone);
+        let (name, ratio) = (engine.name(), during_replays / alone);
         eprintln!(
-            "    follow.{name}: {alone:.0} events/s alone, {meanwhile:.0} during {took:.1} s of replays ({ratio:.2})"
+            "    follow.{name}: {alone:.0} events/s alone, {during_replays:.0} during {took:.1} s of replays ({ratio:.2})"
         );
         report.figure(format!("follow.{name}.replay_writer_ratio"), ratio);
         report.figure(format!("follow.{name}.replay_s"), took);
@@ -85,14 +85,14 @@ async fn load(bench: &Bench, server: &Server) -> Outcome<(f64, f64, f64)> {
         let replays = followers.iter_mut().map(|follower| replay(follower, bench.sizes.replay_events));
         failed.set(try_join_all(replays).await.err());
     };
-    let meanwhile = rate(&mut writers, replays).await?;
+    let during_replays = rate(&mut writers, replays).await?;
     let took = since(started).as_secs_f64();
     if let Some(error) = failed.into_inner() {
         return Err(error);
     }
     drop(followers);
     let after = rate(&mut writers, sleep(ALONE)).await?;
-    Ok((f64::midpoint(before, after), meanwhile, took))
+    Ok((f64::midpoint(before, after), during_replays, took))
 }
 
 fn events(count: usize) -> Vec<(&'static str, String)> {

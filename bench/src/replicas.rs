@@ -12,11 +12,11 @@ use crate::run::{CLIENTS, Load};
 /// Lets the tail of one side's work end before the other side is measured.
 const PAUSE: Duration = Duration::from_millis(200);
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let alone = bench.place(Engine::Postgres)?;
     let shared = bench.place(Engine::Postgres)?;
     let one = bench.serve(&alone)?;
-    let (first, second) = (bench.serve(&shared)?, bench.serve(&bench.beside(&shared))?);
+    let (first, second) = (bench.serve(&shared)?, bench.serve(&bench.same_store(&shared))?);
     let mut sides = [(Load::open(&[&one]).await?, vec![]), (Load::open(&[&first, &second]).await?, vec![])];
     let runs = CLIENTS * bench.sizes.runs_per_client;
     // The first round warms up and is not counted.

@@ -7,10 +7,10 @@ use crate::outcome::Outcome;
 use crate::targets::{Verdict, target};
 
 /// The generator's CPU time as a share of the server's, at its highest.
-pub const GENERATOR_SHARE: &str = "generator.cpu_share_max";
+pub(crate) const GENERATOR_SHARE: &str = "generator.cpu_share_max";
 
 #[derive(Default)]
-pub struct Report {
+pub(crate) struct Report {
     figures: BTreeMap<String, f64>,
     /// Of the figures that were measured in rounds.
     spreads: BTreeMap<String, Quartiles>,
@@ -20,12 +20,12 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn figure(&mut self, name: impl Into<String>, value: f64) {
+    pub(crate) fn figure(&mut self, name: impl Into<String>, value: f64) {
         self.figures.insert(name.into(), value);
     }
 
     /// Adds a figure with one value per round: the median, whose spread the table shows.
-    pub fn rounds(&mut self, name: impl Into<String>, values: impl IntoIterator<Item = f64>) {
+    pub(crate) fn rounds(&mut self, name: impl Into<String>, values: impl IntoIterator<Item = f64>) {
         let Some(quartiles) = Quartiles::of(values) else { return };
         let name = name.into();
         self.spreads.insert(name.clone(), quartiles);
@@ -33,34 +33,36 @@ impl Report {
     }
 
     /// A sentence under the table.
-    pub fn note(&mut self, text: String) {
+    pub(crate) fn note(&mut self, text: String) {
         if !self.notes.contains(&text) {
             self.notes.push(text);
         }
     }
 
     /// The measurement continues, but its outcome is an error.
-    pub fn failure(&mut self, text: String) {
+    pub(crate) fn failure(&mut self, text: String) {
         self.failures.push(text);
     }
 
     /// An error if something has failed, for after the table.
-    pub fn outcome(&self) -> Outcome<()> {
+    pub(crate) fn outcome(&self) -> Outcome<()> {
         if self.failures.is_empty() { Ok(()) } else { Err(self.failures.join("; ").into()) }
     }
 
     /// Remembers what the load cost beside what the server used for it.
-    pub fn generator_share(&mut self, share: f64) {
+    pub(crate) fn generator_share(&mut self, share: f64) {
         let highest = self.figures.entry(GENERATOR_SHARE.into()).or_insert(0.0);
         *highest = highest.max(share);
     }
 
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut out = format!("\n{:<42} {:>12}  {:<17} {:<9} verdict\n", "figure", "value", "quartiles", "target");
         let (mut missed, mut noisy) = (vec![], vec![]);
         for (name, value) in &self.figures {
             let spread = self.spreads.get(name);
-            let quartiles = spread.map(|of| format!("{}..{}", shown(of.lower), shown(of.upper))).unwrap_or_default();
+            let quartiles = spread
+                .map(|of| format!("{}..{}", format_figure(of.lower), format_figure(of.upper)))
+                .unwrap_or_default();
             let rounds = spread.copied().unwrap_or(Quartiles { lower: *value, median: *value, upper: *value });
             let target = target(name);
             let verdict = target.map(|target| target.verdict(rounds));
@@ -72,31 +74,31 @@ impl Report {
             }
             let wanted = target.map(|target| target.text()).unwrap_or_default();
             let verdict = verdict.map_or("", Verdict::name);
-            let line = format!("{name:<42} {:>12}  {quartiles:<17} {wanted:<9} {verdict}", shown(*value));
-            writeln!(out, "{}", line.trim_end()).expect("writing to a string");
+            let line = format!("{name:<42} {:>12}  {quartiles:<17} {wanted:<9} {verdict}", format_figure(*value));
+            let _ = writeln!(out, "{}", line.trim_end());
         }
         out.push('\n');
         for note in &self.notes {
-            writeln!(out, "  {note}").expect("writing to a string");
+            let _ = writeln!(out, "  {note}");
         }
         if missed.is_empty() {
             out += "  every target met\n";
         }
         for (title, names) in [("missed", missed), ("noisy", noisy)] {
             if !names.is_empty() {
-                writeln!(out, "  {title}: {}", names.join(", ")).expect("writing to a string");
+                let _ = writeln!(out, "  {title}: {}", names.join(", "));
             }
         }
         out
     }
 
     /// A flat map from figure name to number.
-    pub fn json(&self) -> String {
-        serde_json::to_string_pretty(&self.figures).expect("names and numbers serialise") + "\n"
+    pub(crate) fn json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(&self.figures)? + "\n")
     }
 }
 
-fn shown(value: f64) -> String {
+fn format_figure(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
@@ -106,7 +108,7 @@ fn shown(value: f64) -> String {
 
 /// The quartiles of some values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quartiles {
+pub(crate) struct Quartiles {
     pub lower: f64,
     pub median: f64,
     pub upper: f64,
@@ -114,7 +116,7 @@ pub struct Quartiles {
 
 impl Quartiles {
     /// `None` without values.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
@@ -128,7 +130,7 @@ impl Quartiles {
 }
 
 /// The middle value; of two in the middle, the mean.
-pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     assert!(!sorted.is_empty(), "a median of nothing");
     sorted.sort_by(f64::total_cmp);
@@ -137,7 +139,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// The value below which `percent` of the others lie.
-pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
@@ -166,7 +168,8 @@ mod tests {
         assert!(table.contains("0.700..1.000"), "{table}");
         assert!(table.contains("  every target met\n  noisy: append.sqlite.ratio_to_bare\n"), "{table}");
         assert!(!table.contains("missed") && !table.contains("mesh"), "{table}");
-        assert!(report.json().contains("\"append.sqlite.ratio_to_bare\": 0.9"), "{}", report.json());
+        let json = report.json().unwrap();
+        assert!(json.contains("\"append.sqlite.ratio_to_bare\": 0.9"), "{json}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Cost {
     }
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst: f64 = 0.0;
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;

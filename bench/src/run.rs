@@ -15,13 +15,13 @@ use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
 
-pub const CLIENTS: usize = 16;
+pub(crate) const CLIENTS: usize = 16;
 const WARM_UP_RUNS_PER_CLIENT: usize = 10;
 /// A wait that takes more answers than this is not waiting for a trivial run.
 const POLLS_MAX: usize = 100;
 const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
 /// The runner gives back its lease and its job after the client has its result; that belongs to the run.
-pub const TAIL: Duration = Duration::from_millis(100);
+pub(crate) const TAIL: Duration = Duration::from_millis(100);
 
 struct Round {
     server_ms_per_run: f64,
@@ -40,16 +40,16 @@ struct Client<'a> {
 }
 
 /// Clients that each do one run after the other, divided between the servers.
-pub struct Load<'a> {
+pub(crate) struct Load<'a> {
     clients: Vec<Client<'a>>,
 }
 
 impl<'a> Load<'a> {
-    pub async fn open(servers: &[&'a Server]) -> Outcome<Self> {
+    pub(crate) async fn open(servers: &[&'a Server]) -> Outcome<Self> {
         Self::open_clients(servers, CLIENTS).await
     }
 
-    pub async fn open_clients(servers: &[&'a Server], count: usize) -> Outcome<Self> {
+    pub(crate) async fn open_clients(servers: &[&'a Server], count: usize) -> Outcome<Self> {
         let mut clients = vec![];
         for server in servers.iter().copied().cycle().take(count) {
             let connection = Connection::open(server).await?;
@@ -59,7 +59,7 @@ impl<'a> Load<'a> {
     }
 
     /// About so many runs in all, and as many by each client.
-    pub async fn run(&mut self, runs: usize) -> Outcome<()> {
+    pub(crate) async fn run(&mut self, runs: usize) -> Outcome<()> {
         let per_client = runs / self.clients.len();
         let all = self.clients.iter_mut().map(|client| async move {
             for _ in 0..per_client {
@@ -71,7 +71,7 @@ impl<'a> Load<'a> {
     }
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut servers = vec![];
     for engine in Engine::BOTH {
         servers.push((engine, bench.serve(&bench.place(engine)?)?));
@@ -92,7 +92,7 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         }
     }
     for (engine, _, _, rounds) in sides {
-        tell(report, engine, &rounds);
+        add_figures(report, engine, &rounds);
     }
     for (_, server) in servers {
         server.stop()?;
@@ -155,7 +155,7 @@ async fn one_run(client: &mut Client<'_>) -> Outcome<()> {
     Ok(())
 }
 
-fn tell(report: &mut Report, engine: Engine, rounds: &[Round]) {
+fn add_figures(report: &mut Report, engine: Engine, rounds: &[Round]) {
     let name = engine.name();
     let of = |get: fn(&Round) -> f64| rounds.iter().map(get);
     let mut latencies: Vec<f64> = rounds.iter().flat_map(|round| round.latencies_ms.iter().copied()).collect();

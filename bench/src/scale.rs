@@ -1,5 +1,6 @@
 //! How much one Postgres carries: a thousand runners that each append an event a second, as many followers, and clients that do one
-//! run after the other, through two servers over a store of a hundred thousand sessions. What each part used says what runs out first.
+//! run after the other, through two servers over a store of a hundred thousand sessions. What each part used shows which
+//! resource runs out first.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -46,10 +47,10 @@ struct Runner {
 /// When each runner sent its last event. With one event a second, it is the event that its followers see next.
 type Sent = RefCell<Vec<Instant>>;
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let size = bench.sizes.scale;
     let place = bench.place(Engine::Postgres)?;
-    let servers = [bench.serve(&place)?, bench.serve(&bench.beside(&place))?];
+    let servers = [bench.serve(&place)?, bench.serve(&bench.same_store(&place))?];
     timeout(FILL_TIMEOUT, sessions::create(&servers[0], size.sessions)).await??;
     sessions::execute(&place, "VACUUM ANALYZE").await?;
     let mut runners = set_up(&servers, size).await?;

@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 /// The end of its log that an error shows.
 const LOG_BYTES_SHOWN_MAX: usize = 2_000;
 
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     pub address: SocketAddr,
     pub token: String,
@@ -24,7 +24,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(ostler: &Path, place: &Place, settings: &[(&str, &str)]) -> Outcome<Self> {
+    pub(crate) fn start(ostler: &Path, place: &Place, settings: &[(&str, &str)]) -> Outcome<Self> {
         let mut command = Command::new(ostler);
         for (name, _) in std::env::vars_os() {
             if name
@@ -39,7 +39,7 @@ impl Server {
     }
 
     /// Starts a server by a command that lacks the server's own arguments.
-    pub fn spawn(mut command: Command, place: &Place) -> Outcome<Self> {
+    pub(crate) fn spawn(mut command: Command, place: &Place) -> Outcome<Self> {
         std::fs::create_dir_all(&place.data_dir)?;
         let log = place.data_dir.with_extension("log");
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&place.data_dir);
@@ -63,12 +63,12 @@ impl Server {
         }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Asks it to stop, and waits until it has.
-    pub fn stop(mut self) -> Outcome<()> {
+    pub(crate) fn stop(mut self) -> Outcome<()> {
         server::stop(&mut self.child)?;
         Ok(())
     }

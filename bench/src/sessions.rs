@@ -33,7 +33,7 @@ struct Side {
     sessions: Vec<String>,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
         let mut sides = vec![];
@@ -43,27 +43,27 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
             let sessions = timeout(TIMEOUT, create(&server, sessions)).await??;
             sides.push(Side { place, server, sessions });
         }
-        let mut tell = |name: &str, ratio: f64| {
+        let mut add_ratio = |name: &str, ratio: f64| {
             report.figure(format!("sessions.{}.{name}_ratio", engine.name()), ratio);
             ratio
         };
-        worst = worst.max(tell("all", ratio(bench, &sides, "?state=all").await?));
-        worst = worst.max(tell("idle", ratio(bench, &sides, "").await?));
+        worst = worst.max(add_ratio("all", ratio(bench, &sides, "?state=all").await?));
+        worst = worst.max(add_ratio("idle", ratio(bench, &sides, "").await?));
         for side in &sides {
             execute(&side.place, END_ALL).await?;
         }
-        worst = worst.max(tell("unread", ratio(bench, &sides, "").await?));
+        worst = worst.max(add_ratio("unread", ratio(bench, &sides, "").await?));
         for side in &sides {
             timeout(TIMEOUT, mark_read(&side.server, &side.sessions[LEFT_UNREAD..])).await??;
         }
         // A hundred thousand marks in seconds leave as many dead index entries, which Postgres clears away within its minute.
         if engine == Engine::Postgres {
-            tell("read_unswept", ratio(bench, &sides, "").await?);
+            add_ratio("read_unswept", ratio(bench, &sides, "").await?);
             for side in &sides {
                 execute(&side.place, "VACUUM ANALYZE session_read_cursors").await?;
             }
         }
-        worst = worst.max(tell("read", ratio(bench, &sides, "").await?));
+        worst = worst.max(add_ratio("read", ratio(bench, &sides, "").await?));
         for side in sides {
             side.server.stop()?;
         }
@@ -104,7 +104,7 @@ async fn ratio(bench: &Bench, sides: &[Side], query: &str) -> Outcome<f64> {
 }
 
 /// Creates so many sessions through the server. Returns their ids.
-pub async fn create(server: &Server, count: usize) -> Outcome<Vec<String>> {
+pub(crate) async fn create(server: &Server, count: usize) -> Outcome<Vec<String>> {
     let create = request(server, "POST", "/api/v1/sessions", CREATE);
     let create = &create;
     let made = try_join_all((0..WRITERS).map(|writer| async move {
@@ -129,7 +129,7 @@ async fn mark_read(server: &Server, sessions: &[String]) -> Outcome<()> {
     marked.await.map(drop)
 }
 
-pub async fn execute(place: &Place, sql: &str) -> Outcome<()> {
+pub(crate) async fn execute(place: &Place, sql: &str) -> Outcome<()> {
     match &place.database_url {
         Some(url) => {
             let mut connection = PgConnection::connect(url).await?;
@@ -142,7 +142,7 @@ pub async fn execute(place: &Place, sql: &str) -> Outcome<()> {
 }
 
 /// The number that a statement selects.
-pub async fn count_rows(place: &Place, sql: &str) -> Outcome<i64> {
+pub(crate) async fn count_rows(place: &Place, sql: &str) -> Outcome<i64> {
     match &place.database_url {
         Some(url) => {
             let mut connection = PgConnection::connect(url).await?;

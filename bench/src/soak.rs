@@ -50,7 +50,7 @@ type Latencies = [Vec<f64>; QUARTERS as usize];
 /// Figures with targets, by name. Most compare the last quarter with the second: in the first one, caches fill.
 type Growth = BTreeMap<&'static str, f64>;
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = Growth::new();
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;

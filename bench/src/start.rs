@@ -13,7 +13,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Starts after which the memory is read. The others only show how long a start takes.
 const MEMORY_STARTS: usize = 3;
 
-pub fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let (mut fresh, mut again, mut resident, mut anonymous) = (vec![], vec![], vec![], vec![]);
     for _ in 0..bench.sizes.starts {
         let place = bench.directory(Engine::Sqlite);

@@ -2,7 +2,7 @@
 
 use crate::report::Quartiles;
 
-pub enum Target {
+pub(crate) enum Target {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -10,7 +10,7 @@ pub enum Target {
 use Target::{AtLeast, AtMost};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// Whether the median meets the target.
     pub is_met: bool,
     /// Whether the quartiles of the rounds are on different sides of the target.
@@ -18,7 +18,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match (self.is_met, self.is_noisy) {
             (true, false) => "pass",
             (true, true) => "pass, noisy",
@@ -29,7 +29,7 @@ impl Verdict {
 }
 
 impl Target {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             AtLeast(limit) => format!("≥ {limit}"),
             AtMost(limit) => format!("≤ {limit}"),
@@ -45,14 +45,14 @@ impl Target {
 
     /// The median decides, because targets are of the median. Rounds that disagree are only marked: a noisy figure must not
     /// avoid its verdict.
-    pub fn verdict(&self, rounds: Quartiles) -> Verdict {
+    pub(crate) fn verdict(&self, rounds: Quartiles) -> Verdict {
         let is_noisy = self.is_met_by(rounds.lower) != self.is_met_by(rounds.upper);
         Verdict { is_met: self.is_met_by(rounds.median), is_noisy }
     }
 }
 
 /// `None` for a figure without a target.
-pub fn target(figure: &str) -> Option<&'static Target> {
+pub(crate) fn target(figure: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|(name, _)| *name == figure).map(|(_, target)| target)
 }
 

@@ -76,7 +76,7 @@ struct Used {
     generator_share: f64,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     report.figure("tools.sync_us", sync_us(bench.scratch())?);
     let (mut call_us, mut over_us, mut commits) = (0.0_f64, 0.0_f64, 0.0_f64);
     for engine in Engine::BOTH {

@@ -16,20 +16,20 @@ const MASKED: u8 = 0x80;
 const IN_TWO_BYTES: u8 = 126;
 const IN_EIGHT_BYTES: u8 = 127;
 
-pub struct WebSocket {
+pub(crate) struct WebSocket {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// How much of the buffer was read.
-    heard: usize,
+    consumed: usize,
 }
 
 impl WebSocket {
-    pub async fn open(server: &Server, path: &str) -> Outcome<Self> {
+    pub(crate) async fn open(server: &Server, path: &str) -> Outcome<Self> {
         Self::open_from(server, path, Ipv4Addr::LOCALHOST).await
     }
 
     /// From one of this machine's own addresses: servers count some calls by where they come from.
-    pub async fn open_from(server: &Server, path: &str, from: Ipv4Addr) -> Outcome<Self> {
+    pub(crate) async fn open_from(server: &Server, path: &str, from: Ipv4Addr) -> Outcome<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((from, 0).into())?;
         socket.set_nodelay(true)?;
@@ -40,34 +40,34 @@ impl WebSocket {
             server.address
         );
         stream.write_all(hello.as_bytes()).await?;
-        let mut opened = Self { stream, buffer: Vec::with_capacity(1_024), heard: 0 };
+        let mut opened = Self { stream, buffer: Vec::with_capacity(1_024), consumed: 0 };
         loop {
             if let Some(end) = memmem::find(&opened.buffer, b"\r\n\r\n") {
-                opened.heard = end + 4;
+                opened.consumed = end + 4;
                 return Ok(opened);
             }
             opened.read().await?;
         }
     }
 
-    pub async fn say(&mut self, text: &str) -> Outcome<()> {
+    pub(crate) async fn send_text(&mut self, text: &str) -> Outcome<()> {
         self.send(&text_frame(text)).await
     }
 
     /// Sends a frame that was made before.
-    pub async fn send(&mut self, frame: &[u8]) -> Outcome<()> {
+    pub(crate) async fn send(&mut self, frame: &[u8]) -> Outcome<()> {
         Ok(self.stream.write_all(frame).await?)
     }
 
     /// The next text.
-    pub async fn hear(&mut self) -> Outcome<&[u8]> {
+    pub(crate) async fn receive(&mut self) -> Outcome<&[u8]> {
         loop {
-            let Some((head, length)) = frame_at(&self.buffer[self.heard..]) else {
+            let Some((head, length)) = frame_at(&self.buffer[self.consumed..]) else {
                 self.read().await?;
                 continue;
             };
-            let (kind, start) = (self.buffer[self.heard], self.heard + head);
-            self.heard = start + length;
+            let (kind, start) = (self.buffer[self.consumed], self.consumed + head);
+            self.consumed = start + length;
             // Pings come too; a peer that sends anything is alive.
             if kind == TEXT {
                 return Ok(&self.buffer[start..start + length]);
@@ -76,14 +76,14 @@ impl WebSocket {
     }
 
     /// Passes over texts until one holds this.
-    pub async fn until(&mut self, words: &[u8]) -> Outcome<()> {
-        while memmem::find(self.hear().await?, words).is_none() {}
+    pub(crate) async fn until(&mut self, words: &[u8]) -> Outcome<()> {
+        while memmem::find(self.receive().await?, words).is_none() {}
         Ok(())
     }
 
     async fn read(&mut self) -> Outcome<()> {
-        self.buffer.drain(..self.heard);
-        self.heard = 0;
+        self.buffer.drain(..self.consumed);
+        self.consumed = 0;
         if self.stream.read_buf(&mut self.buffer).await? == 0 {
             return Err(format!("a WebSocket ended: {}", String::from_utf8_lossy(&self.buffer)).into());
         }
@@ -92,7 +92,7 @@ impl WebSocket {
 }
 
 /// A text frame as clients send it.
-pub fn text_frame(text: &str) -> Vec<u8> {
+pub(crate) fn text_frame(text: &str) -> Vec<u8> {
     let mut frame = vec![TEXT];
     match text.len() {
         short @ 0..=125 => frame.push(MASKED | short as u8),

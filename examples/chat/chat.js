@@ -85,7 +85,7 @@ async function run(parameters = {}) {
   document.body.dataset.state = agent.pendingInterrupts.length ? "asking" : "idle";
 }
 
-// A refusal is a problem (RFC 9457), which says in `detail` what is wrong.
+// A refusal is a problem (RFC 9457), which has the problem in `detail`.
 function detail(error) {
   try {
     return JSON.parse(error.payload).detail;

@@ -1,4 +1,4 @@
-"""A complete runner. Replace `answer` by your backend; docs/writing-a-runner.md says how to start it, and explains the rest."""
+"""A complete runner. Replace `answer` by your backend; docs/writing-a-runner.md explains how to start it, and explains the rest."""
 import http.client, itertools, json, os, sys, threading, time, urllib.error, urllib.request, uuid
 
 URL, TOKEN, PROFILE = os.environ["OSTLER_SERVER"], os.environ["OSTLER_TOKEN"], sys.argv[1]

@@ -14,7 +14,7 @@ use crate::{
     domain::{DOMAIN, FROM, MESSAGE_ID, TEXT, TO, now},
 };
 
-pub static ENVELOPE: Target = Target {
+pub(crate) static ENVELOPE: Target = Target {
     name: "envelope",
     seeds: || {
         DOMAIN.envelopes.iter().map(|envelope| serde_json::to_vec(envelope).expect("an envelope is JSON")).collect()
@@ -57,7 +57,7 @@ fn open(case: &[u8]) {
     }
 }
 
-pub static CERTIFICATE: Target = Target {
+pub(crate) static CERTIFICATE: Target = Target {
     name: "certificate",
     seeds: certificates,
     words: &[

@@ -13,12 +13,12 @@ use ostler_crypto::{
 
 use crate::Dice;
 
-pub const FROM: &str = "alice.probe.test";
-pub const TO: &str = "bobby.probe.test";
-pub const MESSAGE_ID: &str = "m-1";
-pub const TEXT: &[u8] = br#"{"type":"text","text":"hello"}"#;
+pub(crate) const FROM: &str = "alice.probe.test";
+pub(crate) const TO: &str = "bobby.probe.test";
+pub(crate) const MESSAGE_ID: &str = "m-1";
+pub(crate) const TEXT: &[u8] = br#"{"type":"text","text":"hello"}"#;
 
-pub struct Domain {
+pub(crate) struct Domain {
     pub chain: Chain,
     pub alice: EnvelopeIdentity,
     pub bobby: EnvelopeIdentity,
@@ -30,9 +30,9 @@ pub struct Domain {
     pub authorities: Vec<Certificate>,
 }
 
-pub static DOMAIN: LazyLock<Domain> = LazyLock::new(Domain::new);
+pub(crate) static DOMAIN: LazyLock<Domain> = LazyLock::new(Domain::new);
 
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1_794_700_000).expect("a time")
 }
 

@@ -6,7 +6,7 @@ use crate::Target;
 
 const ROOT: &str = "/srv/work space";
 
-pub static PATH: Target = Target {
+pub(crate) static PATH: Target = Target {
     name: "path",
     seeds: paths,
     words: &[
@@ -57,7 +57,7 @@ fn path(case: &[u8]) {
     }
 }
 
-pub static GLOB: Target = Target {
+pub(crate) static GLOB: Target = Target {
     name: "glob",
     seeds: globs,
     words: &[

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::Target;
 
-pub static MESSAGE: Target = Target {
+pub(crate) static MESSAGE: Target = Target {
     name: "mcp-message",
     seeds: messages,
     words: &[

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Target;
 
-pub static PROMPT: Target = Target {
+pub(crate) static PROMPT: Target = Target {
     name: "prompt",
     seeds: prompts,
     words: &[
@@ -85,7 +85,7 @@ fn accepted(sent: &Value, blocks: &[PromptBlock]) {
     assert!((1..=BLOCKS_MAX).contains(&blocks.len()));
     assert!(!prompt_text(blocks).trim().is_empty(), "the agent always reads something");
     for (sent, block) in sent.iter().zip(blocks) {
-        let (stored, noted) = (block.stored(), block.noted(str::to_owned));
+        let (stored, noted) = (block.stored(), block.event_value(str::to_owned));
         assert_eq!((&stored["type"], &noted["type"]), (&sent["type"], &sent["type"]));
         match block {
             PromptBlock::Text(text) => {
@@ -102,7 +102,7 @@ fn accepted(sent: &Value, blocks: &[PromptBlock]) {
                 assert_eq!((stored["uri"].as_str(), stored["text"].as_str()), (Some(&**uri), Some(&**text)));
             }
         }
-        let redacted = block.noted(|_| "gone".to_owned());
+        let redacted = block.event_value(|_| "gone".to_owned());
         assert!(redacted.get("text").is_none_or(|text| text == "gone"), "every text is redacted");
     }
     // What is stored can be sent again, except images, which are stored as URLs.

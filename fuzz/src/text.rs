@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::Target;
 
-pub static FRAME: Target = Target {
+pub(crate) static FRAME: Target = Target {
     name: "frame",
     seeds: frames,
     words: &[
@@ -107,7 +107,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames.map(String::into_bytes).into()
 }
 
-/// Whatever comes is a call, is answered as the specification says, or is no business of ours.
+/// Every input is a call, is answered as the specification prescribes, or is ignored.
 fn frame(case: &[u8]) {
     match Call::read(case) {
         Ok(call) => {
@@ -185,7 +185,7 @@ fn sent(params: &SendParams, contents: &SendContents) {
     }
 }
 
-pub static AGENT_MD: Target = Target {
+pub(crate) static AGENT_MD: Target = Target {
     name: "agent-md",
     seeds: descriptions,
     words: &[

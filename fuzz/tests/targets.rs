@@ -4,7 +4,7 @@ use ostler_fuzz::Target;
 
 #[track_caller]
 fn try_cases(name: &str, count: usize) {
-    let target = Target::find(name).expect("a target");
+    let Some(target) = Target::find(name) else { panic!("there is no target {name}") };
     for (number, case) in target.cases(0).take(count) {
         if let Err(error) = target.try_one(number, &case) {
             panic!("{error}");

@@ -5,8 +5,6 @@
 //! A marker in the last user text selects what a provider does: `[[name]]` or `[[name:argument]]`. Without a marker it sends
 //! a plain reply.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod bucket;
 mod chat;
 mod endpoint;

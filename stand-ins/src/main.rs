@@ -1,8 +1,6 @@
 //! A stand-in as a separate program, for measurements: it prints its address in one line, and ends when its standard input
 //! closes.
 
-#![warn(clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 use std::io::Read;
 
 #[expect(clippy::print_stdout, reason = "the address is the output of this program")]

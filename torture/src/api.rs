@@ -21,7 +21,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(15);
 const PAGE_EVENTS: usize = 1_000;
 
 #[derive(Debug)]
-pub enum Reply {
+pub(crate) enum Reply {
     /// Done, and acknowledged.
     Good(Value),
     /// Refused: nothing was changed.
@@ -31,14 +31,14 @@ pub enum Reply {
 }
 
 #[derive(Clone)]
-pub struct Api {
+pub(crate) struct Api {
     pub urls: Arc<Vec<String>>,
     clients: Arc<Vec<Client>>,
     preferred: Arc<AtomicUsize>,
 }
 
 impl Api {
-    pub fn new(addresses: &[String], token: &str) -> Result<Self, String> {
+    pub(crate) fn new(addresses: &[String], token: &str) -> Result<Self, String> {
         let urls: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
         let clients: Result<Vec<Client>, _> =
             urls.iter().map(|url| Client::http(url, Some(SecretString::from(token.to_owned())))).collect();
@@ -47,12 +47,12 @@ impl Api {
     }
 
     /// The server that answered last, or the one after it if that one did not.
-    pub fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.clients[self.preferred.load(Ordering::Relaxed) % self.clients.len()]
     }
 
     /// Goes to the next server, if there is one.
-    pub fn turn_away(&self) {
+    pub(crate) fn turn_away(&self) {
         self.preferred.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -67,13 +67,13 @@ impl Api {
     }
 
     /// The value of a metric, with its labels as the server prints them. `None` if no answer came.
-    pub async fn metric(&self, name: &str) -> Option<f64> {
+    pub(crate) async fn metric(&self, name: &str) -> Option<f64> {
         let (_, page) = self.exchange("GET", "/metrics", Bytes::new()).await.ok()?;
         let page = String::from_utf8_lossy(&page).into_owned();
         page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
-    pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Reply {
+    pub(crate) async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Reply {
         let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
         let reply = match self.exchange(method, path, body).await {
             Err(error) => Reply::Lost(error),
@@ -91,7 +91,7 @@ impl Api {
     }
 
     /// Calls again until the request is answered well: for reads, and for writes that may be repeated.
-    pub async fn insist(
+    pub(crate) async fn insist(
         &self,
         method: &str,
         path: &str,
@@ -113,7 +113,7 @@ impl Api {
     }
 
     /// All events of a run. Fails if their numbers have a gap or a repetition.
-    pub async fn events(&self, run_id: &str, within: Duration) -> Result<Vec<Value>, String> {
+    pub(crate) async fn events(&self, run_id: &str, within: Duration) -> Result<Vec<Value>, String> {
         let mut events: Vec<Value> = vec![];
         loop {
             let path = format!("/api/v1/runs/{run_id}/events?limit={PAGE_EVENTS}&afterSeq={}", events.len());
@@ -130,15 +130,15 @@ impl Api {
     }
 }
 
-pub async fn pause() {
+pub(crate) async fn pause() {
     sleep(RETRY_PAUSE).await;
 }
 
-pub fn text(value: &Value, pointer: &str) -> Result<String, String> {
+pub(crate) fn text(value: &Value, pointer: &str) -> Result<String, String> {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.map(str::to_owned).ok_or_else(|| format!("an answer without {pointer}: {value}"))
 }
 
-pub fn number(value: &Value, pointer: &str) -> Result<i64, String> {
+pub(crate) fn number(value: &Value, pointer: &str) -> Result<i64, String> {
     value.pointer(pointer).and_then(Value::as_i64).ok_or_else(|| format!("an answer without {pointer}: {value}"))
 }

@@ -9,15 +9,15 @@ use crate::{
     probe::{Disk, ONCE, PROBES, Probe},
     random::Random,
     report::{Fault, Tally, Violation},
+    resources::{CampaignResources, Engine, Scale},
     round,
-    stage::{Engine, Scale, Stage},
 };
 
 /// More of them say nothing new.
 const VIOLATIONS_MAX: usize = 20;
 
 #[derive(Clone)]
-pub struct Order {
+pub(crate) struct Order {
     pub seed: u64,
     pub minutes: f64,
     /// Rounds at most; by default as many as there is time for.
@@ -25,17 +25,23 @@ pub struct Order {
     pub probe: Option<&'static Probe>,
 }
 
-/// Plays an engine's campaign. Call this on a thread that outlives it: see [`Stage::set`].
-pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: Instant) -> Result<Tally, String> {
-    let mut stage = Stage::set(engine, ostler, Scale::of(order.minutes))?;
+/// Plays an engine's campaign. Call this on a thread that outlives it: see [`CampaignResources::set`].
+pub(crate) fn run(
+    engine: Engine,
+    ostler: &Path,
+    order: &Order,
+    logs: &Path,
+    started: Instant,
+) -> Result<Tally, String> {
+    let mut resources = CampaignResources::set(engine, ostler, Scale::of(order.minutes))?;
     let mut tally = Tally::default();
-    if let Err(why) = &stage.mounts {
+    if let Err(why) = &resources.mounts {
         for probe in PROBES.iter().filter(|probe| probe.disk != Disk::Shared && probe.engines.contains(&engine)) {
             let how = if probe.disk == Disk::Own { "was not done" } else { "was done in a weaker way" };
             tally.not_done.push(format!("{} {how}: loop mounts are not available: {why}", probe.name));
         }
     }
-    let mut deck = Deck::new(engine, order, stage.mounts.is_ok());
+    let mut deck = Deck::new(engine, order, resources.mounts.is_ok());
     if deck.probes.is_empty() {
         return Ok(tally);
     }
@@ -49,7 +55,7 @@ pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: I
     while !enough(&tally) {
         let (probe, seed) = deck.next();
         let began = now();
-        let played = round::play(&mut stage, probe, seed, logs);
+        let played = round::play(&mut resources, probe, seed, logs);
         let faults: Vec<String> =
             played.faults.iter().map(|(fault, times)| format!("{times} {}", fault.name())).collect();
         println!(

@@ -5,20 +5,21 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 #[expect(clippy::disallowed_methods, reason = "real processes take real time")]
-pub fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-pub fn since(started: Instant) -> Duration {
+pub(crate) fn since(started: Instant) -> Duration {
     now() - started
 }
 
 #[expect(clippy::disallowed_methods, reason = "certificates are checked against the real time")]
-pub fn timestamp() -> Timestamp {
+pub(crate) fn timestamp() -> Timestamp {
     Timestamp::now()
 }
 
 #[expect(clippy::disallowed_methods, reason = "keys of the mesh must not be guessable from the seed of a round")]
-pub fn fill(bytes: &mut [u8]) {
+#[expect(clippy::expect_used, reason = "the system has randomness")]
+pub(crate) fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system has randomness");
 }

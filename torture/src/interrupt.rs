@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Set by SIGINT and SIGTERM: rounds end early and clean up, because nothing else unmounts their disks.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-pub fn is_interrupted() -> bool {
+pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 

@@ -15,15 +15,15 @@ use prompts::Prompts;
 use tokio::{runtime::Handle, task::JoinHandle};
 use turns::Turns;
 
-use crate::{api::Api, home::Home, random::Random, report::Facts};
+use crate::{api::Api, random::Random, report::Facts, server_host::ServerHost};
 
-pub use appends::{Writer, run_request};
-pub use beat::{Beat, SETTLE_WITHIN};
-pub use followers::Follower;
+pub(crate) use appends::{Writer, run_request};
+pub(crate) use beat::{Beat, SETTLE_WITHIN};
+pub(crate) use followers::Follower;
 
 /// Which kinds of work a round has.
 #[derive(Clone, Copy)]
-pub struct Mix {
+pub(crate) struct Mix {
     pub writers: usize,
     pub turns: bool,
     pub messages: bool,
@@ -34,14 +34,15 @@ pub struct Mix {
 }
 
 impl Mix {
-    pub const ALL: Self = Self { writers: 2, turns: true, messages: true, prompts: true, grants: true, follower: true };
-    pub const NONE: Self =
+    pub(crate) const ALL: Self =
+        Self { writers: 2, turns: true, messages: true, prompts: true, grants: true, follower: true };
+    pub(crate) const NONE: Self =
         Self { writers: 0, turns: false, messages: false, prompts: false, grants: false, follower: false };
 }
 
 type Task<T> = JoinHandle<Result<T, String>>;
 
-pub struct Load {
+pub(crate) struct Load {
     pub beat: Beat,
     writers: Vec<Task<Writer>>,
     turns: Option<Task<Turns>>,
@@ -54,7 +55,7 @@ pub struct Load {
 }
 
 impl Load {
-    pub fn start(runtime: &Handle, api: &Api, mix: Mix, random: &mut Random) -> Result<Self, String> {
+    pub(crate) fn start(runtime: &Handle, api: &Api, mix: Mix, random: &mut Random) -> Result<Self, String> {
         let beat = Beat::new(api.clone());
         let mut writers = vec![];
         for number in 0..mix.writers {
@@ -84,7 +85,7 @@ impl Load {
     }
 
     /// Ends the work, waits until all of it has ended well, and compares the store with the ledger.
-    pub fn finish(self, runtime: &Handle, home: &Home, other_runs: usize) -> (Facts, Vec<String>) {
+    pub(crate) fn finish(self, runtime: &Handle, host: &ServerHost, other_runs: usize) -> (Facts, Vec<String>) {
         self.beat.stop();
         let api = self.beat.api.clone();
         let mut facts = Facts::default();
@@ -133,7 +134,7 @@ impl Load {
                 match settled(task, |grants| grants.settle(api.clone())).await {
                     Ok((count, ledger)) => {
                         facts.grants += count;
-                        violations.extend(home.verify_ledger(&ledger).err());
+                        violations.extend(host.verify_ledger(&ledger).err());
                     }
                     Err(why) => violations.push(why),
                 }

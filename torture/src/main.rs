@@ -2,20 +2,20 @@
 //! that was acknowledged with what is there afterwards. It uses the program `ostler` as a black box; `cargo xtask torture`
 //! builds and starts both. What is checked, and how a round is repeated, is in `docs/reliability.md`.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "in a test a failed unwrap is a failed test"))]
+#![expect(clippy::print_stdout, reason = "the report is the output of this program")]
 
 mod api;
 mod campaign;
 mod clock;
-mod home;
 mod interrupt;
 mod load;
 mod probe;
 mod random;
 mod report;
+mod resources;
 mod round;
 mod server;
-mod stage;
+mod server_host;
 
 use std::{
     path::{Path, PathBuf},
@@ -27,7 +27,7 @@ use campaign::Order;
 use clap::{Parser, ValueEnum};
 use clock::{now, since};
 use report::Report;
-use stage::Engine;
+use resources::Engine;
 
 use crate::interrupt::{is_interrupted, listen_for_signals};
 

@@ -14,11 +14,11 @@ mod power_cuts;
 mod proxy_faults;
 mod replay_storm;
 
-pub use io_errors::check_seams;
+pub(crate) use io_errors::check_seams;
 use kind::{BOTH, POSTGRES, SQLITE};
-pub use kind::{Disk, Probe};
+pub(crate) use kind::{Disk, Probe};
 
-pub const PROBES: &[Probe] = &[
+pub(crate) const PROBES: &[Probe] = &[
     kills::SERVER,
     kills::RUNNER,
     postgres_faults::KILL,
@@ -41,8 +41,8 @@ pub const PROBES: &[Probe] = &[
 ];
 
 /// Played once per campaign, at its beginning: it takes a sixth of an hour.
-pub const ONCE: &str = flat_memory::PROBE.name;
+pub(crate) const ONCE: &str = flat_memory::PROBE.name;
 
-pub fn find(name: &str) -> Option<&'static Probe> {
+pub(crate) fn find(name: &str) -> Option<&'static Probe> {
     PROBES.iter().find(|probe| probe.name == name)
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::stage::Engine;
+use crate::resources::Engine;
 
 /// With n faults and no violation, the probability of a violation per fault is below 3/n with 95 % confidence: it is the
 /// p for which (1 - p)^n = 0.05, and -ln 0.05 is 2.996.
 const RULE_OF_THREE: f64 = 2.995_732;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub(crate) enum Fault {
     ServerKill,
     RunnerKill,
     PostgresKill,
@@ -29,7 +29,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::ServerKill,
         Self::RunnerKill,
         Self::PostgresKill,
@@ -44,7 +44,7 @@ impl Fault {
         Self::Replay,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ServerKill => "kills of the server",
             Self::RunnerKill => "kills of a runner",
@@ -64,7 +64,7 @@ impl Fault {
 
 /// Acknowledged facts that were compared with the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Facts {
+pub(crate) struct Facts {
     pub events: u64,
     pub runs: u64,
     pub messages: u64,
@@ -86,7 +86,7 @@ impl Facts {
         ]
     }
 
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.runs += other.runs;
         self.messages += other.messages;
@@ -98,7 +98,7 @@ impl Facts {
 
 /// A violation, with what repeats its round.
 #[derive(Clone, Debug)]
-pub struct Violation {
+pub(crate) struct Violation {
     pub engine: Engine,
     pub probe: &'static str,
     pub seed: u64,
@@ -107,7 +107,7 @@ pub struct Violation {
 
 /// The result of one engine's campaign, or of one round of it.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub rounds: u64,
     pub faults: BTreeMap<Fault, u64>,
     pub facts: Facts,
@@ -119,20 +119,20 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn count(&mut self, fault: Fault, times: u64) {
+    pub(crate) fn count(&mut self, fault: Fault, times: u64) {
         *self.faults.entry(fault).or_default() += times;
     }
 
-    pub fn of(&self, fault: Fault) -> u64 {
+    pub(crate) fn of(&self, fault: Fault) -> u64 {
         self.faults.get(&fault).copied().unwrap_or(0)
     }
 
-    pub fn kills(&self) -> u64 {
+    pub(crate) fn kills(&self) -> u64 {
         self.of(Fault::ServerKill) + self.of(Fault::RunnerKill) + self.of(Fault::PostgresKill)
     }
 
     /// Faults that can lose or repeat an acknowledged fact: what the bound is about.
-    pub fn disturbances(&self) -> u64 {
+    pub(crate) fn disturbances(&self) -> u64 {
         let others = [
             Fault::PowerCut,
             Fault::PostgresOutage,
@@ -144,7 +144,7 @@ impl Tally {
         self.kills() + others.iter().map(|fault| self.of(*fault)).sum::<u64>()
     }
 
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.rounds += other.rounds;
         other.faults.into_iter().for_each(|(fault, times)| self.count(fault, times));
         self.facts.add(&other.facts);
@@ -169,18 +169,18 @@ impl Tally {
 }
 
 /// The 95 % upper bound on violations per fault after this many without one.
-pub fn bound(faults: u64) -> Option<f64> {
+pub(crate) fn bound(faults: u64) -> Option<f64> {
     (faults > 0).then(|| RULE_OF_THREE / faults as f64)
 }
 
-pub struct Report {
+pub(crate) struct Report {
     pub seed: u64,
     pub took: Duration,
     pub engines: Vec<(Engine, Tally)>,
 }
 
 impl Report {
-    pub fn violations(&self) -> usize {
+    pub(crate) fn violations(&self) -> usize {
         self.engines.iter().map(|(_, tally)| tally.violations.len()).sum()
     }
 
@@ -190,14 +190,14 @@ impl Report {
         total
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let engines: BTreeMap<&str, Value> =
             self.engines.iter().map(|(engine, tally)| (engine.name(), tally.json())).collect();
         json!({"seed": self.seed, "seconds": self.took.as_secs(), "engines": engines, "total": self.total().json()})
     }
 
     /// The table of `docs/reliability.md`.
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let columns: Vec<(&str, Tally)> =
             self.engines.iter().map(|(engine, tally)| (engine.name(), tally.clone())).collect();
         let mut columns = columns;

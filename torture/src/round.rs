@@ -13,13 +13,13 @@ use serde_json::json;
 use crate::{
     api::Api,
     clock::{now, since},
-    home::Home,
     load::{Load, Mix},
     probe::{Disk, Probe},
     random::Random,
     report::{Fault, Tally, Violation},
+    resources::{CampaignResources, Engine},
     server::Server,
-    stage::{Engine, Stage},
+    server_host::ServerHost,
 };
 
 const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ const IMAGE_BYTES: u64 = 64 * 1024 * 1024;
 const POWER_SETTLE: Duration = Duration::from_millis(30);
 
 /// What a round starts with.
-pub struct Setup {
+pub(crate) struct Setup {
     pub replicas: usize,
     pub mix: Mix,
     pub environment: Vec<(&'static str, String)>,
@@ -42,7 +42,7 @@ impl Default for Setup {
     }
 }
 
-pub struct Round<'a> {
+pub(crate) struct Round<'a> {
     pub random: Random,
     pub tally: Tally,
     pub load: Option<Load>,
@@ -56,19 +56,19 @@ pub struct Round<'a> {
     addresses: Vec<String>,
     // After the servers, which have files open on it, and before the directory that it is mounted in.
     pub disk: Option<LoopMount>,
-    pub home: Home,
+    pub host: ServerHost,
     disks: u64,
     database: Option<(String, String)>,
-    pub stage: &'a mut Stage,
+    pub resources: &'a mut CampaignResources,
 }
 
 /// Plays one round of a probe and returns what was counted and found.
-pub fn play(stage: &mut Stage, probe: &Probe, seed: u64, logs: &Path) -> Tally {
+pub(crate) fn play(resources: &mut CampaignResources, probe: &Probe, seed: u64, logs: &Path) -> Tally {
     let mut random = Random::new(seed);
-    let setup = (probe.setup)(&mut random, stage.engine);
-    let engine = stage.engine;
+    let setup = (probe.setup)(&mut random, resources.engine);
+    let engine = resources.engine;
     let violation = |what: String| Violation { engine, probe: probe.name, seed, what };
-    let mut round = match Round::open(stage, random, setup, probe.disk) {
+    let mut round = match Round::open(resources, random, setup, probe.disk) {
         Ok(round) => round,
         Err(why) => {
             let mut tally = Tally { rounds: 1, ..Tally::default() };
@@ -81,7 +81,7 @@ pub fn play(stage: &mut Stage, probe: &Probe, seed: u64, logs: &Path) -> Tally {
     found.extend(round.close());
     let mut tally = std::mem::take(&mut round.tally);
     if !found.is_empty() {
-        round.home.keep_log(&logs.join(format!("{}-{}-{seed}.log", engine.name(), probe.name)));
+        round.host.keep_log(&logs.join(format!("{}-{}-{seed}.log", engine.name(), probe.name)));
     }
     tally.rounds = 1;
     tally.violations.extend(found.into_iter().map(violation));
@@ -89,30 +89,35 @@ pub fn play(stage: &mut Stage, probe: &Probe, seed: u64, logs: &Path) -> Tally {
 }
 
 impl<'a> Round<'a> {
-    fn open(stage: &'a mut Stage, mut random: Random, setup: Setup, disk: Disk) -> Result<Self, String> {
-        let own_disk = disk != Disk::Shared && stage.mounts.is_ok();
-        let mut home = Home::new(&stage.ostler)?;
-        setup.environment.iter().for_each(|(name, value)| home.set(name, value));
+    fn open(
+        resources: &'a mut CampaignResources,
+        mut random: Random,
+        setup: Setup,
+        disk: Disk,
+    ) -> Result<Self, String> {
+        let own_disk = disk != Disk::Shared && resources.mounts.is_ok();
+        let mut host = ServerHost::new(&resources.ostler)?;
+        setup.environment.iter().for_each(|(name, value)| host.set(name, value));
         let mut disk = None;
-        let database = match stage.engine {
+        let database = match resources.engine {
             Engine::Sqlite if own_disk => {
-                let mount = LoopMount::create(&home.path("disk-0.img"), setup.image_bytes, &home.path("disk"))?;
-                home.data_dir = mount.dir.join("data");
+                let mount = LoopMount::create(&host.path("disk-0.img"), setup.image_bytes, &host.path("disk"))?;
+                host.data_dir = mount.dir.join("data");
                 disk = Some(mount);
                 None
             }
             Engine::Sqlite => None,
-            Engine::Postgres => Some(database(stage, &mut home, own_disk)?),
+            Engine::Postgres => Some(database(resources, &mut host, own_disk)?),
         };
         let mut servers = vec![];
         for number in 0..setup.replicas {
-            servers.push(home.serve(number, "127.0.0.1:0")?);
+            servers.push(host.serve(number, "127.0.0.1:0")?);
         }
         let addresses: Vec<String> = servers.iter().map(|server| server.address.clone()).collect();
         let api = Api::new(&addresses, &servers[0].token)?;
         let server_apis = addresses.iter().map(|address| Api::new(std::slice::from_ref(address), &servers[0].token));
         let server_apis = server_apis.collect::<Result<Vec<_>, _>>()?;
-        let load = Load::start(stage.runtime.handle(), &api, setup.mix, &mut random)?;
+        let load = Load::start(resources.runtime.handle(), &api, setup.mix, &mut random)?;
         let servers = servers.into_iter().map(Some).collect();
         let (tally, load) = (Tally::default(), Some(load));
         Ok(Self {
@@ -125,19 +130,19 @@ impl<'a> Round<'a> {
             servers,
             addresses,
             disk,
-            home,
+            host,
             disks: 0,
             database,
-            stage,
+            resources,
         })
     }
 
-    pub fn count(&mut self, fault: Fault) {
+    pub(crate) fn count(&mut self, fault: Fault) {
         self.tally.count(fault, 1);
     }
 
     /// Lets the work go on for a random time.
-    pub fn let_work(&mut self, millis: Range<u64>) {
+    pub(crate) fn let_work(&mut self, millis: Range<u64>) {
         thread::sleep(self.random.millis(millis));
     }
 
@@ -147,7 +152,7 @@ impl<'a> Round<'a> {
 
     /// Waits until the load makes progress again and every server that is up has recovered. Fails if that takes too long
     /// after a fault has ended.
-    pub fn wait_for_progress(&mut self) -> Result<(), String> {
+    pub(crate) fn wait_for_progress(&mut self) -> Result<(), String> {
         self.wait_for_load()?;
         for number in 0..self.servers.len() {
             if self.servers[number].is_some() {
@@ -164,11 +169,11 @@ impl<'a> Round<'a> {
         let body = json!({"tenantId": "local", "backendProfile": "scripted", "storageKind": "none",
             "sessionId": format!("write-{}-of-server-{number}", self.server_writes)});
         let api = &self.server_apis[number];
-        let recovered = self.stage.runtime.block_on(async {
+        let recovered = self.resources.runtime.block_on(async {
             api.insist("GET", "/health/readiness", None, PROGRESS_WITHIN).await?;
             api.insist("POST", "/api/v1/sessions", Some(&body), PROGRESS_WITHIN).await
         });
-        recovered.map(drop).map_err(|why| format!("server {number} did not recover: {why}\n{}", self.home.log_end()))
+        recovered.map(drop).map_err(|why| format!("server {number} did not recover: {why}\n{}", self.host.log_end()))
     }
 
     /// Waits until something is acknowledged again, by whichever server.
@@ -177,7 +182,7 @@ impl<'a> Round<'a> {
         while self.acknowledged() < before + 3 {
             for (number, server) in self.servers.iter_mut().enumerate() {
                 if let Some(status) = server.as_mut().and_then(Server::ended) {
-                    return Err(format!("server {number} ended by itself ({status}):\n{}", self.home.log_end()));
+                    return Err(format!("server {number} ended by itself ({status}):\n{}", self.host.log_end()));
                 }
             }
             if crate::interrupt::is_interrupted() {
@@ -191,25 +196,25 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    pub fn server(&self, number: usize) -> Result<&Server, String> {
+    pub(crate) fn server(&self, number: usize) -> Result<&Server, String> {
         self.servers[number].as_ref().ok_or_else(|| format!("server {number} is down"))
     }
 
-    pub fn kill_server(&mut self, number: usize) {
+    pub(crate) fn kill_server(&mut self, number: usize) {
         if let Some(server) = self.servers[number].take() {
             server.kill();
         }
     }
 
     /// Starts a server again where it was.
-    pub fn start_server(&mut self, number: usize) -> Result<(), String> {
-        self.servers[number] = Some(self.home.serve(number, &self.addresses[number])?);
+    pub(crate) fn start_server(&mut self, number: usize) -> Result<(), String> {
+        self.servers[number] = Some(self.host.serve(number, &self.addresses[number])?);
         Ok(())
     }
 
     /// Cuts the power of the machine with the store, and starts it again with what its disk has.
-    pub fn cut_power(&mut self) -> Result<(), String> {
-        match self.stage.engine {
+    pub(crate) fn cut_power(&mut self) -> Result<(), String> {
+        match self.resources.engine {
             Engine::Sqlite => self.cut_sqlite_power(),
             Engine::Postgres => self.cut_postgres_power(),
         }
@@ -223,7 +228,7 @@ impl<'a> Round<'a> {
         }
         thread::sleep(POWER_SETTLE);
         self.disks += 1;
-        let copy = self.home.path(&format!("disk-{}.img", self.disks));
+        let copy = self.host.path(&format!("disk-{}.img", self.disks));
         disk.copy_device(&copy)?;
         server.kill();
         self.disk = Some(exchange(disk, &copy)?);
@@ -231,7 +236,7 @@ impl<'a> Round<'a> {
     }
 
     fn cut_postgres_power(&mut self) -> Result<(), String> {
-        let power = self.stage.power()?;
+        let power = self.resources.power()?;
         let disk = power.disk.take().ok_or("the cluster has no disk")?;
         power.cluster.pause()?;
         thread::sleep(POWER_SETTLE);
@@ -246,7 +251,7 @@ impl<'a> Round<'a> {
     /// Ends every fault, lets everything end, and compares. Returns what was violated.
     fn close(&mut self) -> Vec<String> {
         let mut found = vec![];
-        if let Some(postgres) = &mut self.stage.postgres {
+        if let Some(postgres) = &mut self.resources.postgres {
             found.extend(postgres.heal().err());
         }
         for number in 0..self.servers.len() {
@@ -256,19 +261,19 @@ impl<'a> Round<'a> {
             }
         }
         if let Some(load) = self.load.take() {
-            let (facts, violations) = load.finish(self.stage.runtime.handle(), &self.home, self.tally.hidden_runs);
+            let (facts, violations) = load.finish(self.resources.runtime.handle(), &self.host, self.tally.hidden_runs);
             self.tally.facts.add(&facts);
             found.extend(violations);
         }
         for server in self.servers.iter_mut().filter_map(Option::take) {
             found.extend(server.stop().err());
         }
-        found.extend(self.home.verify().err());
-        let log = self.home.log();
+        found.extend(self.host.verify().err());
+        let log = self.host.log();
         found
             .extend(log.lines().find(|line| line.contains("panicked")).map(|line| format!("the server's log: {line}")));
         if let Some((url, name)) = self.database.take() {
-            found.extend(self.stage.drop_database(&url, &name).err());
+            found.extend(self.resources.drop_database(&url, &name).err());
         }
         found
     }
@@ -282,11 +287,15 @@ fn exchange(disk: LoopMount, copy: &Path) -> Result<LoopMount, String> {
     LoopMount::mount(copy, &dir)
 }
 
-/// Creates the round's database and says where the servers find it. Returns the cluster's address and its name.
-fn database(stage: &mut Stage, home: &mut Home, own_disk: bool) -> Result<(String, String), String> {
-    let (cluster_url, ports) = match (own_disk, &stage.postgres) {
+/// Creates the round's database and sets its address for the servers. Returns the cluster's address and its name.
+fn database(
+    resources: &mut CampaignResources,
+    host: &mut ServerHost,
+    own_disk: bool,
+) -> Result<(String, String), String> {
+    let (cluster_url, ports) = match (own_disk, &resources.postgres) {
         (true, _) => {
-            let cluster = &stage.power()?.cluster;
+            let cluster = &resources.power()?.cluster;
             (cluster.url(), vec![cluster.port()])
         }
         (false, Some(postgres)) => {
@@ -294,8 +303,8 @@ fn database(stage: &mut Stage, home: &mut Home, own_disk: bool) -> Result<(Strin
         }
         (false, None) => return Err("there is no Postgres".into()),
     };
-    let name = stage.create_database(&cluster_url)?;
-    home.database_urls = ports.iter().map(|port| format!("postgres://postgres@127.0.0.1:{port}/{name}")).collect();
-    home.direct_url = cluster_url.rsplit_once('/').map(|(server, _)| format!("{server}/{name}"));
+    let name = resources.create_database(&cluster_url)?;
+    host.database_urls = ports.iter().map(|port| format!("postgres://postgres@127.0.0.1:{port}/{name}")).collect();
+    host.direct_url = cluster_url.rsplit_once('/').map(|(server, _)| format!("{server}/{name}"));
     Ok((cluster_url, name))
 }

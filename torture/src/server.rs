@@ -11,12 +11,12 @@ const PORT_TAKEN: i32 = 5;
 
 /// Why a server did not start.
 #[derive(Debug)]
-pub enum NotStarted {
+pub(crate) enum NotStarted {
     PortTaken,
     Ended(String),
 }
 
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     /// `host:port`.
     pub address: String,
@@ -25,7 +25,7 @@ pub struct Server {
 
 impl Server {
     /// Starts it and waits for its ready line.
-    pub fn start(mut command: Command) -> Result<Self, NotStarted> {
+    pub(crate) fn start(mut command: Command) -> Result<Self, NotStarted> {
         let ended = |error: String| NotStarted::Ended(error);
         let mut child = command.spawn().map_err(|error| ended(format!("cannot start ostler: {error}")))?;
         match server::wait_until_ready(&mut child) {
@@ -36,22 +36,22 @@ impl Server {
         }
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         process::pid(self.id()).into_iter().for_each(|pid| process::send(pid, signal));
     }
 
     /// SIGKILL: no warning, no cleaning up.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// SIGTERM, and the wait for its end. Fails if it does not end, or not well.
-    pub fn stop(mut self) -> Result<(), String> {
+    pub(crate) fn stop(mut self) -> Result<(), String> {
         match server::stop(&mut self.child)? {
             status if status.success() => Ok(()),
             status => Err(format!("the server stopped with {status}")),
@@ -59,12 +59,12 @@ impl Server {
     }
 
     /// How it ended, if it has: nothing here asked it to.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Resident memory.
-    pub fn rss_kib(&self) -> Result<u64, String> {
+    pub(crate) fn rss_kib(&self) -> Result<u64, String> {
         let path = format!("/proc/{}/status", self.id());
         let status = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

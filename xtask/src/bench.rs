@@ -17,7 +17,7 @@ const USAGE: &str = "`cargo xtask bench [--quick] [--against REV [--rounds N] | 
 /// Even, so that each revision is measured first equally often.
 const ROUNDS_DEFAULT: usize = 6;
 
-pub fn bench(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
     if options.has_peers {
         return peers::measure(options.quick, options.is_written, options.filter.as_deref());

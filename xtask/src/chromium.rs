@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::debian;
 use crate::process::find_on_path;
 
-pub const VARIABLE: &str = "OSTLER_TEST_CHROMIUM";
+pub(crate) const VARIABLE: &str = "OSTLER_TEST_CHROMIUM";
 
 const INSTALL_SCRIPT: &str = "\
 set -eu
@@ -14,7 +14,7 @@ apt-get update -q
 apt-get install -q -y --no-install-recommends chromium
 ";
 
-pub fn find_or_install() -> Result<PathBuf, String> {
+pub(crate) fn find_or_install() -> Result<PathBuf, String> {
     if let Some(browser) = find() {
         return Ok(browser);
     }

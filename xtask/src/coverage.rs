@@ -27,7 +27,7 @@ const PROFILE_VARIABLE: &str = "LLVM_PROFILE_FILE";
 /// Folders of a crate that contain sources.
 const SOURCE_FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
 
-pub fn coverage(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn coverage(arguments: &[String]) -> Result<(), String> {
     let (packages, for_nextest) = split_packages(arguments);
     let tools = Tools::find()?;
     eprintln!("==> profiles are read by {}", tools.profdata.display());
@@ -66,7 +66,7 @@ pub fn coverage(arguments: &[String]) -> Result<(), String> {
 }
 
 /// Becomes the compiler if this program was started as its wrapper. Returns only if it was not, or with the error.
-pub fn wrap_compiler() -> Result<(), String> {
+pub(crate) fn wrap_compiler() -> Result<(), String> {
     let mut arguments = std::env::args_os();
     let is_wrapper = arguments.next().is_some_and(|program| Path::new(&program).file_name() == Some(WRAPPER.as_ref()));
     match arguments.next() {
@@ -232,8 +232,7 @@ fn table(crates: &BTreeMap<String, Lines>) -> String {
         covered: sum.covered + lines.covered,
     });
     for (name, lines) in crates.iter().map(|(name, lines)| (name.as_str(), *lines)).chain([("total", total)]) {
-        writeln!(out, "{name:<24} {:>8} {:>8} {:>8.1}", lines.count, lines.covered, lines.percent())
-            .expect("writing to a string");
+        let _ = writeln!(out, "{name:<24} {:>8} {:>8} {:>8.1}", lines.count, lines.covered, lines.percent());
     }
     out
 }

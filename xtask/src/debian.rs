@@ -1,12 +1,12 @@
 //! Packages of Debian's, for what the tests need and the machine lacks. Elsewhere, and without the right to install
-//! anything, it says so.
+//! anything, it reports that.
 
 use std::process::{Command, Stdio};
 
 use crate::process::{find_on_path, run};
 
 /// Runs a script that installs `what`, as root.
-pub fn install(what: &str, script: &str) -> Result<(), String> {
+pub(crate) fn install(what: &str, script: &str) -> Result<(), String> {
     if find_on_path("apt-get").is_none() {
         return Err("it was not found, and this is not a Debian system".to_owned());
     }
@@ -23,7 +23,7 @@ pub fn install(what: &str, script: &str) -> Result<(), String> {
     run(command.args(["-c", script]).stdin(Stdio::null()))
 }
 
-pub fn we_are_root() -> bool {
+pub(crate) fn we_are_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 

@@ -10,7 +10,7 @@ use crate::process::workspace_root;
 const REPORT: &str = "target/nextest/ci/junit.xml";
 
 /// Deletes the report of an earlier run: a run that ends early writes none.
-pub fn delete_report() -> Result<(), String> {
+pub(crate) fn delete_report() -> Result<(), String> {
     match fs::remove_file(report()?) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!("cannot delete {REPORT}: {error}")),
         _ => Ok(()),
@@ -18,7 +18,7 @@ pub fn delete_report() -> Result<(), String> {
 }
 
 /// The names of the flaky tests of the last run, with their binaries.
-pub fn list() -> Result<Vec<String>, String> {
+pub(crate) fn list() -> Result<Vec<String>, String> {
     match fs::read_to_string(report()?) {
         Ok(report) => Ok(flaky_tests(&report)),
         // The run ended before its first test.

@@ -3,6 +3,6 @@
 
 use crate::process::{cargo, run};
 
-pub fn fuzz(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn fuzz(arguments: &[String]) -> Result<(), String> {
     run(cargo()?.args(["run", "--quiet", "--package", "ostler-fuzz", "--"]).args(arguments))
 }

@@ -48,7 +48,7 @@ kill $server
 wait $server
 "#;
 
-pub fn image(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn image(arguments: &[String]) -> Result<(), String> {
     let binary = binary_of(arguments)?;
     let root = workspace_root()?;
     let dockerfile = read(&root, DOCKERFILE)?;

@@ -1,5 +1,5 @@
-//! What the tests drive and other people publish: installed once into the cache directory, exactly as a committed lock file
-//! says, beside each other and away from the user's own packages.
+//! What the tests drive and other people publish: installed once into the cache directory, exactly as in a committed lock
+//! file, beside each other and away from the user's own packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::tools::cache_dir;
 const MARK: &str = "installed-lock";
 
 /// The directory of this name, made again unless it matches the lock file and is complete.
-pub fn find_or_make(
+pub(crate) fn find_or_make(
     name: &str,
     lock: &str,
     is_good: impl Fn(&Path) -> bool,

@@ -16,7 +16,7 @@ use crate::debian;
 use crate::process::{Running, find_on_path, in_workspace, interrupted, workspace_root};
 
 /// The configuration of a cluster to test on. Tests read it, too.
-pub const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
+pub(crate) const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
 /// A folder with the scripts `start DIR` and `stop DIR`. The first one starts a control plane whose files are below DIR, and prints
 /// `{"kubeconfig": PATH, "pids": […]}` when it is ready.
 const BINARIES_VARIABLE: &str = "OSTLER_KUBE_BIN";
@@ -31,7 +31,7 @@ const STOP_ATTEMPTS_MAX: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// `cargo xtask kubernetes`: writes the rendered overlays again.
-pub fn render(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn render(arguments: &[String]) -> Result<(), String> {
     if let Some(unknown) = arguments.first() {
         return Err(format!("`kubernetes` does not know `{unknown}`"));
     }
@@ -68,7 +68,7 @@ apt-get install -q -y --no-install-recommends kubernetes-client
 }
 
 /// An API server that tests may use.
-pub struct ControlPlane {
+pub(crate) struct ControlPlane {
     kubectl: PathBuf,
     kubeconfig: PathBuf,
     /// Set if it was started for this run. Otherwise it is the user's, and gets everything back as it was.
@@ -93,7 +93,7 @@ impl Drop for Started {
             }
             std::thread::sleep(PAUSE);
         }
-        // An API server whose etcd has ended first waits for it for a long time. One that has ended meanwhile is no error.
+        // An API server whose etcd has ended first waits for it for a long time. One that has ended in the meantime is no error.
         for process in &self.processes {
             let _ = kill_process(*process, Signal::KILL);
         }
@@ -102,12 +102,12 @@ impl Drop for Started {
 
 impl ControlPlane {
     /// Whether the environment names a cluster, or the programs of one.
-    pub fn is_named() -> bool {
+    pub(crate) fn is_named() -> bool {
         [KUBECONFIG_VARIABLE, BINARIES_VARIABLE].into_iter().any(|variable| std::env::var_os(variable).is_some())
     }
 
     /// Uses the cluster that `OSTLER_TEST_KUBECONFIG` names, or starts the API server that `OSTLER_KUBE_BIN` names.
-    pub fn find_or_start() -> Result<Self, String> {
+    pub(crate) fn find_or_start() -> Result<Self, String> {
         let kubectl = find_or_install_kubectl()?;
         if let Some(kubeconfig) = std::env::var_os(KUBECONFIG_VARIABLE) {
             return Ok(Self { kubectl, kubeconfig: kubeconfig.into(), started: None });
@@ -134,17 +134,17 @@ impl ControlPlane {
         Ok(Self { kubectl, kubeconfig, started: Some(started) })
     }
 
-    pub fn kubeconfig(&self) -> &Path {
+    pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
     /// The current context of the kubeconfig in JSON, with the contents of all files that it refers to.
-    pub fn flat_kubeconfig(&self) -> Result<String, String> {
+    pub(crate) fn flat_kubeconfig(&self) -> Result<String, String> {
         Ok(self.expect(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"], "")?.0)
     }
 
     /// The version of the API server.
-    pub fn version(&self) -> Result<String, String> {
+    pub(crate) fn version(&self) -> Result<String, String> {
         let printed = self.expect(&["version", "-o", "json"], "")?;
         let version = serde_json::from_str(&printed.0)
             .ok()
@@ -212,7 +212,7 @@ impl Drop for Prepared<'_> {
 
 /// Has the API server validate every manifest as kubectl renders it and as it is in the repository. Nothing is stored,
 /// except for missing namespaces and the definition of service monitors. Returns the number of manifests.
-pub fn dry_run(plane: &ControlPlane) -> Result<usize, String> {
+pub(crate) fn dry_run(plane: &ControlPlane) -> Result<usize, String> {
     let root = workspace_root()?;
     let mut prepared = Prepared { plane, created: vec![] };
     let definition = read(&root.join(CRD_FILE))?;
@@ -257,63 +257,113 @@ pub fn dry_run(plane: &ControlPlane) -> Result<usize, String> {
     Ok(accepted + SINGLE_FILES.len())
 }
 
-/// On a control plane of our own: the role and the policy of the overlay `production` let the server write its own Secrets, and no
-/// other.
-pub fn check_secret_names(plane: &ControlPlane) -> Result<(), String> {
-    const SERVER: &str = "--as=system:serviceaccount:ostler:ostler";
+/// What an overlay calls the objects that the check of Secrets' names needs.
+struct Installation {
+    overlay: &'static str,
+    namespace: &'static str,
+    account: &'static str,
+    /// `kubernetes.job_prefix` of its server.
+    job_prefix: &'static str,
+    /// Secrets of the server itself, which it may not write.
+    own_secrets: [&'static str; 2],
+}
+
+/// The policy of `small` is that of `production`.
+const INSTALLATIONS: [Installation; 2] = [
+    Installation {
+        overlay: "production",
+        namespace: "ostler",
+        account: "ostler",
+        job_prefix: "ostler-run",
+        own_secrets: ["ostler-keys", "ostler-db"],
+    },
+    Installation {
+        overlay: "agentrun",
+        namespace: "agentrun-v01",
+        account: "agentrun-mgr",
+        job_prefix: "agentrun-v01-run",
+        own_secrets: ["agentrun-v01-mgr-keys", "agentrun-v01-mgr-db"],
+    },
+];
+/// Everything that decides what the server may do with Secrets.
+const ACCESS_KINDS: [&str; 6] = [
+    "Namespace",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+/// On a control plane of our own: the role and the policy of an overlay let its server write its own Secrets, and no other.
+pub(crate) fn check_secret_names(plane: &ControlPlane) -> Result<(), String> {
     if plane.started.is_none() {
         eprintln!("    skipped: it would change the cluster");
         return Ok(());
     }
     let root = workspace_root()?;
-    for file in ["base/access.yaml", "production/secret-names.yaml"] {
-        plane.expect(&["apply", "-f", &directory(&root).join(file).display().to_string()], "")?;
+    for installation in INSTALLATIONS {
+        let manifests = read(&rendered(&root, installation.overlay))?;
+        let access = documents(&manifests).filter(|one| kind_of(one).is_some_and(|kind| ACCESS_KINDS.contains(&kind)));
+        plane.expect(&["apply", "-f", "-"], &access.collect::<Vec<_>>().join("\n---\n"))?;
+        check_writes(plane, &installation).map_err(|problem| format!("{}: {problem}", installation.overlay))?;
     }
+    Ok(())
+}
+
+fn check_writes(plane: &ControlPlane, installation: &Installation) -> Result<(), String> {
+    let Installation { namespace, account, job_prefix, own_secrets: [keys, database], .. } = installation;
+    let server = format!("--as=system:serviceaccount:{namespace}:{account}");
+    let (place, server) = (format!("--namespace={namespace}"), server.as_str());
     let create = |name: &str, more: &[&str]| {
-        let arguments = ["create", "secret", "generic", name, "--namespace=ostler", "--from-literal=a=b"];
+        let arguments = ["create", "secret", "generic", name, &place, "--from-literal=a=b"];
         plane.kubectl(&[&arguments[..], more].concat(), "")
     };
     for _ in 0..POLICY_ATTEMPTS_MAX {
-        if !create("ostler-keys", &[SERVER, "--dry-run=server"])?.status.success() {
+        if !create(keys, &[server, "--dry-run=server"])?.status.success() {
             break;
         }
         std::thread::sleep(PAUSE);
     }
+    let of_job = format!("{job_prefix}-1");
+    let foreign_job = if *job_prefix == "ostler-run" { "agentrun-v01-run-1" } else { "ostler-run-1" };
     for (name, is_own) in [
-        ("ostler-keys", false),
-        ("ostler-run-1", true),
+        (*keys, false),
+        (foreign_job, false),
+        ("agentrun-v01-tool-github", false),
+        (&of_job, true),
         ("agentrun-v01-provider-codex", true),
         ("agentrun-v01-provider-all.index", true),
         ("agentrun-v01-tenant-0-mine", true),
     ] {
-        let output = create(name, &[SERVER])?;
+        let output = create(name, &[server])?;
         if output.status.success() != is_own {
             return Err(format!("Secret {name}: {}{}", text(&output.stdout), text(&output.stderr)));
         }
     }
-    create("ostler-db", &[])?;
-    // The role has `update`, which is what `replace` sends; `patch` would be rejected whatever the policy says.
+    create(database, &[])?;
+    // The role has `update`, which is what `replace` sends; `patch` would be rejected under every policy.
     let replace = |name: &str| {
-        let metadata = format!("\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"ostler\"}}");
+        let metadata = format!("\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"{namespace}\"}}");
         let changed =
             format!("{{\"apiVersion\":\"v1\",\"kind\":\"Secret\",{metadata},\"stringData\":{{\"a\":\"c\"}}}}");
-        plane.kubectl(&["replace", "-f", "-", SERVER], &changed)
+        plane.kubectl(&["replace", "-f", "-", server], &changed)
     };
-    if replace("ostler-db")?.status.success() {
-        return Err("the server could replace the Secret ostler-db".into());
+    if replace(database)?.status.success() {
+        return Err(format!("the server could replace the Secret {database}"));
     }
-    if plane.kubectl(&["delete", "secret", "ostler-db", "--namespace=ostler", SERVER], "")?.status.success() {
-        return Err("the server could delete the Secret ostler-db".into());
+    if plane.kubectl(&["delete", "secret", database, &place, server], "")?.status.success() {
+        return Err(format!("the server could delete the Secret {database}"));
     }
     let replaced = replace("agentrun-v01-provider-codex")?;
     if !replaced.status.success() {
         return Err(format!("the server could not replace a Secret of its own: {}", text(&replaced.stderr)));
     }
-    if plane.kubectl(&["get", "secrets", "--namespace=ostler", SERVER], "")?.status.success() {
+    if plane.kubectl(&["get", "secrets", &place, server], "")?.status.success() {
         return Err("the server could list the Secrets of its namespace".into());
     }
     for verb in ["get", "delete"] {
-        let output = plane.kubectl(&[verb, "secret", "ostler-run-1", "--namespace=ostler", SERVER], "")?;
+        let output = plane.kubectl(&[verb, "secret", &of_job, &place, server], "")?;
         if !output.status.success() {
             return Err(format!("the server could not {verb} a Secret of its own: {}", text(&output.stderr)));
         }

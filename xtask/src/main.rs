@@ -1,6 +1,8 @@
 //! The project's own commands: start the server, run everything CI runs, borrow a private Postgres. It finds or
 //! installs the tools it needs, and keeps no state in the checkout besides cargo's target directory.
 
+#![expect(clippy::print_stdout, reason = "tables and variables are the output of these commands")]
+
 mod bench;
 mod chromium;
 mod coverage;

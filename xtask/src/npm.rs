@@ -16,20 +16,20 @@ apt-get install -q -y --no-install-recommends npm
 ";
 
 /// Where the programs are, each under the variable by which the tests find it.
-pub struct Agents {
+pub(crate) struct Agents {
     pub variables: [(&'static str, PathBuf); 10],
 }
 
 impl Agents {
-    pub fn codex(&self) -> &Path {
+    pub(crate) fn codex(&self) -> &Path {
         &self.variables[0].1
     }
 
-    pub fn node(&self) -> &Path {
+    pub(crate) fn node(&self) -> &Path {
         &self.variables[1].1
     }
 
-    pub fn qwen(&self) -> &Path {
+    pub(crate) fn qwen(&self) -> &Path {
         &self.variables[2].1
     }
 
@@ -63,7 +63,7 @@ impl Agents {
     }
 }
 
-pub fn find_or_install() -> Result<Agents, String> {
+pub(crate) fn find_or_install() -> Result<Agents, String> {
     let wanted = workspace_root()?.join("xtask").join("npm");
     let is_good = |directory: &Path| Agents::in_directory(directory).is_some();
     let what = "Codex, Qwen Code and its SDK, the clients of AG-UI and MCP, MCP servers, age and Node";
@@ -77,7 +77,7 @@ pub fn find_or_install() -> Result<Agents, String> {
 }
 
 /// The directory with this name in the cache, which has the packages of a lock file in `node_modules`.
-pub fn find_or_install_packages(
+pub(crate) fn find_or_install_packages(
     name: &str,
     wanted: &Path,
     is_good: impl Fn(&Path) -> bool,
@@ -118,7 +118,7 @@ fn only_child(directory: &Path) -> Option<PathBuf> {
 }
 
 /// As npm names it.
-pub fn processor() -> Option<&'static str> {
+pub(crate) fn processor() -> Option<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Some("x64"),
         "aarch64" => Some("arm64"),

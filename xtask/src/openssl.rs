@@ -12,7 +12,7 @@ apt-get update -q
 apt-get install -q -y --no-install-recommends openssl
 ";
 
-pub fn find_or_install() -> Result<PathBuf, String> {
+pub(crate) fn find_or_install() -> Result<PathBuf, String> {
     if find_on_path("openssl").is_none() {
         debian::install("openssl", INSTALL_SCRIPT).map_err(|reason| {
             format!("{reason}\nhint: install the program `openssl` (on Debian: `apt-get install openssl`)")

@@ -9,10 +9,10 @@ use ostler_testkit::scratch;
 use crate::debian;
 use crate::process::{in_workspace, interrupted, run};
 
-pub const URL_VARIABLE: &str = "OSTLER_TEST_POSTGRES_URL";
+pub(crate) const URL_VARIABLE: &str = "OSTLER_TEST_POSTGRES_URL";
 
 /// `cargo xtask postgres -- CMD…`
-pub fn run_with_cluster(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn run_with_cluster(arguments: &[String]) -> Result<(), String> {
     let (program, rest) =
         arguments.split_first().ok_or("no command was given\nhint: `cargo xtask postgres -- CMD…`")?;
     let cluster = start_in_memory()?;
@@ -21,12 +21,12 @@ pub fn run_with_cluster(arguments: &[String]) -> Result<(), String> {
 }
 
 /// Starts a cluster on disk. Call this on the main thread: the server ends with the thread that started it.
-pub fn start_on_disk() -> Result<Cluster, String> {
+pub(crate) fn start_on_disk() -> Result<Cluster, String> {
     start_in(&std::env::temp_dir())
 }
 
 /// [`start_on_disk`], with the cluster's files in memory if there is room.
-pub fn start_in_memory() -> Result<Cluster, String> {
+pub(crate) fn start_in_memory() -> Result<Cluster, String> {
     start_in(&scratch::memory_root())
 }
 
@@ -40,7 +40,7 @@ fn current_dir() -> Result<PathBuf, String> {
     std::env::current_dir().map_err(|e| format!("the current directory does not exist: {e}"))
 }
 
-pub fn find_or_install_binaries() -> Result<PathBuf, String> {
+pub(crate) fn find_or_install_binaries() -> Result<PathBuf, String> {
     if let Some(binaries) = find_binaries() {
         return Ok(binaries);
     }

@@ -21,7 +21,7 @@ struct Foreground {
 
 static FOREGROUND: Mutex<Foreground> = Mutex::new(Foreground { child: None, interrupted: false });
 
-pub fn listen_for_signals() -> Result<(), String> {
+pub(crate) fn listen_for_signals() -> Result<(), String> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|e| format!("cannot listen for signals: {e}"))?;
     thread::spawn(move || {
         for number in signals.forever() {
@@ -35,7 +35,7 @@ pub fn listen_for_signals() -> Result<(), String> {
     Ok(())
 }
 
-pub fn interrupted() -> Result<(), String> {
+pub(crate) fn interrupted() -> Result<(), String> {
     let foreground = FOREGROUND.lock().unwrap_or_else(PoisonError::into_inner);
     if foreground.interrupted { Err("interrupted".to_owned()) } else { Ok(()) }
 }
@@ -68,10 +68,10 @@ fn signal_of(number: i32) -> Option<Signal> {
 }
 
 /// A child that signals are passed on to, from its start until `wait` returns.
-pub struct Running(pub Child);
+pub(crate) struct Running(pub Child);
 
 impl Running {
-    pub fn start(command: &mut Command) -> Result<Running, String> {
+    pub(crate) fn start(command: &mut Command) -> Result<Running, String> {
         let mut foreground = FOREGROUND.lock().unwrap_or_else(PoisonError::into_inner);
         if foreground.interrupted {
             return Err("interrupted".to_owned());
@@ -84,7 +84,7 @@ impl Running {
         Ok(Running(child))
     }
 
-    pub fn wait(&mut self) -> Result<ExitStatus, String> {
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus, String> {
         let status = self.0.wait().map_err(|e| format!("cannot wait for a child: {e}"))?;
         FOREGROUND.lock().unwrap_or_else(PoisonError::into_inner).child = None;
         Ok(status)
@@ -92,7 +92,7 @@ impl Running {
 }
 
 /// Runs a command to its end with our own standard streams; anything but success is an error.
-pub fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let status = Running::start(command)?.wait()?;
     interrupted()?;
     if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", name(command))) }
@@ -106,20 +106,20 @@ fn name(command: &Command) -> String {
 }
 
 /// The checkout we work on. Taken at run time: a cached binary may have been built from another one.
-pub fn workspace_root() -> Result<PathBuf, String> {
+pub(crate) fn workspace_root() -> Result<PathBuf, String> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("start this as `cargo xtask`, not by its path")?;
     let root = Path::new(&manifest).parent().ok_or("xtask is not inside a workspace")?;
     Ok(root.to_owned())
 }
 
 /// Cargo, at the workspace root.
-pub fn cargo() -> Result<Command, String> {
+pub(crate) fn cargo() -> Result<Command, String> {
     in_workspace(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// A command at the workspace root, without what `cargo run` put into our environment: build scripts that watch
 /// those variables would rebuild at each change between `cargo xtask` and plain `cargo`.
-pub fn in_workspace(program: impl AsRef<OsStr>) -> Result<Command, String> {
+pub(crate) fn in_workspace(program: impl AsRef<OsStr>) -> Result<Command, String> {
     let mut command = Command::new(program);
     for (key, _) in std::env::vars_os() {
         if key.to_str().is_some_and(|k| k.starts_with("CARGO_PKG_") || k.starts_with("CARGO_MANIFEST_")) {
@@ -130,17 +130,17 @@ pub fn in_workspace(program: impl AsRef<OsStr>) -> Result<Command, String> {
     Ok(command)
 }
 
-pub fn find_on_path(program: &str) -> Option<PathBuf> {
+pub(crate) fn find_on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
 }
 
 /// Seconds since `started`, for people.
-pub fn seconds_since(started: Instant) -> String {
+pub(crate) fn seconds_since(started: Instant) -> String {
     format!("{:.1} s", (now() - started).as_secs_f64())
 }
 
-#[allow(clippy::disallowed_methods, reason = "how long a step really took; nothing here is replayed or tested")]
-pub fn now() -> Instant {
+#[expect(clippy::disallowed_methods, reason = "how long a step really took; nothing here is replayed or tested")]
+pub(crate) fn now() -> Instant {
     Instant::now()
 }

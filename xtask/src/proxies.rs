@@ -22,7 +22,7 @@ apt-get install -q -y --no-install-recommends nginx-light caddy
 /// Where Debian installs them; only root has this directory on its path.
 const SBIN: &str = "/usr/sbin";
 
-pub fn find_or_install() -> Result<(), String> {
+pub(crate) fn find_or_install() -> Result<(), String> {
     if are_there() {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use crate::process::{find_on_path, in_workspace, run, workspace_root};
 use crate::{debian, installed};
 
-pub const VARIABLE: &str = "OSTLER_TEST_PYTHON";
+pub(crate) const VARIABLE: &str = "OSTLER_TEST_PYTHON";
 
 const INSTALL_SCRIPT: &str = "\
 set -eu
@@ -19,7 +19,7 @@ apt-get install -q -y --no-install-recommends python3 python3-venv
 ";
 
 /// The Python that finds the packages.
-pub fn find_or_install() -> Result<PathBuf, String> {
+pub(crate) fn find_or_install() -> Result<PathBuf, String> {
     let wanted = workspace_root()?.join("xtask").join("python").join("requirements.txt");
     find_or_install_packages("python", &wanted, "the Python packages that judge what we send").map_err(|reason| {
         format!(
@@ -30,7 +30,7 @@ pub fn find_or_install() -> Result<PathBuf, String> {
 }
 
 /// The Python of the environment with this name, which has exactly the packages of a lock file.
-pub fn find_or_install_packages(name: &str, requirements: &Path, what: &str) -> Result<PathBuf, String> {
+pub(crate) fn find_or_install_packages(name: &str, requirements: &Path, what: &str) -> Result<PathBuf, String> {
     let lock = fs::read_to_string(requirements).map_err(|e| format!("cannot read {}: {e}", requirements.display()))?;
     let is_good = |made: &Path| python(made).is_file();
     let directory = installed::find_or_make(name, &lock, is_good, |new| make(new, requirements, what))?;

@@ -1,4 +1,4 @@
-//! Checks the subjects of commits: `area: what changed`, as `docs/english.md` says. Commits up to a fixed one are older
+//! Checks the subjects of commits: `area: what changed`, as `docs/english.md` prescribes. Commits up to a fixed one are older
 //! than the rule and are not checked.
 
 use crate::process::{in_workspace, workspace_root};
@@ -8,7 +8,7 @@ const BASE: &str = "51d01a4b3ec5f16c4378aba1401916bbda715c5c";
 const SUBJECT_CHARS_MAX: usize = 72;
 
 /// Why the commits cannot be checked here. `None` if they can.
-pub fn reason_to_skip() -> Result<Option<String>, String> {
+pub(crate) fn reason_to_skip() -> Result<Option<String>, String> {
     // In an export, git would look for a repository in the directories above.
     if !workspace_root()?.join(".git").exists() {
         return Ok(Some("this is not a git repository".to_owned()));
@@ -21,7 +21,7 @@ pub fn reason_to_skip() -> Result<Option<String>, String> {
 }
 
 /// Checks all commits since [`BASE`] except merges.
-pub fn check() -> Result<(), String> {
+pub(crate) fn check() -> Result<(), String> {
     let log = git(&["log", "--no-merges", "--format=%h %s", &format!("{BASE}..HEAD")])?;
     let failures = failures(&log);
     if failures.is_empty() {

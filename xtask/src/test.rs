@@ -1,5 +1,5 @@
 //! `cargo xtask test`: what CI runs, in CI's order, so that a green run here is a green run there. It stops at the
-//! first step that fails and says which one it was.
+//! first step that fails and names it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,10 @@ use crate::torture;
 /// Nextest's own; its option `--test-threads` has precedence.
 const THREADS_VARIABLE: &str = "NEXTEST_TEST_THREADS";
 
-pub fn test(arguments: &[String]) -> Result<(), String> {
+/// The tests about clusters: by their names, those of the API in a binary of their own, and those of session storage on claims.
+const ON_CLUSTER: &str = "test(kube) | binary(kube) | test(session_storage)";
+
+pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     let (ours, for_nextest) = match arguments.iter().position(|argument| argument == "--") {
         Some(separator) => (&arguments[..separator], &arguments[separator + 1..]),
         None => (arguments, &[][..]),
@@ -106,7 +109,7 @@ fn test_on_cluster(for_nextest: &[String]) -> Result<(), String> {
     step("tests on a cluster", || {
         let mut command = surroundings.nextest(&nextest)?;
         command.env(kubernetes::KUBECONFIG_VARIABLE, plane.kubeconfig());
-        command.args(["nextest", "run", "--workspace", "--all-features", "--no-tests=pass", "-E", "test(kube)"]);
+        command.args(["nextest", "run", "--workspace", "--all-features", "--no-tests=pass", "-E", ON_CLUSTER]);
         run(command.args(for_nextest))
     })?;
     eprintln!("==> Kubernetes {}: {accepted} manifests accepted, tests passed", plane.version()?);
@@ -114,7 +117,7 @@ fn test_on_cluster(for_nextest: &[String]) -> Result<(), String> {
 }
 
 /// `cargo xtask agents`, for runs of single tests: `eval "$(cargo xtask agents)"`.
-pub fn print_variables() -> Result<(), String> {
+pub(crate) fn print_variables() -> Result<(), String> {
     let (agents, python) = (npm::find_or_install()?, python::find_or_install()?);
     for (name, program) in agents.variables.iter().chain([&(python::VARIABLE, python)]) {
         println!("export {name}='{}'", program.display());
@@ -142,7 +145,7 @@ fn check_dependencies(deny: &Path) -> Result<(), String> {
     let check = |offline: bool, which: &[&str]| {
         let mut command = in_workspace(deny)?;
         command.args(["--log-level", "error"]);
-        // Otherwise it would fetch the advisory database, which is not there for everybody who builds this.
+        // Otherwise it would fetch the advisory database, which not every machine that builds this has.
         if offline {
             command.arg("--offline");
         }
@@ -166,7 +169,7 @@ fn has_advisory_database() -> bool {
 }
 
 /// The database and the programs that tests use.
-pub struct Surroundings {
+pub(crate) struct Surroundings {
     cluster: Cluster,
     browser: PathBuf,
     agents: Agents,
@@ -174,7 +177,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    pub fn start() -> Result<Self, String> {
+    pub(crate) fn start() -> Result<Self, String> {
         let browser = step("chromium", chromium::find_or_install)?;
         let agents = step("real agents and clients", npm::find_or_install)?;
         step("openssl", openssl::find_or_install)?;
@@ -185,7 +188,7 @@ impl Surroundings {
     }
 
     /// Nextest with the environment that the tests read.
-    pub fn nextest(&self, nextest: &Path) -> Result<Command, String> {
+    pub(crate) fn nextest(&self, nextest: &Path) -> Result<Command, String> {
         // Called by its path, because a copy in our cache is not on cargo's.
         let mut command = in_workspace(nextest)?;
         command.env(postgres::URL_VARIABLE, self.cluster.url()).env(chromium::VARIABLE, &self.browser);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::process::{cargo, find_on_path, run};
 
-pub struct Tool {
+pub(crate) struct Tool {
     name: &'static str,
     /// The oldest one on `PATH` that understands our configuration files.
     oldest: (u32, u32, u32),
@@ -14,9 +14,9 @@ pub struct Tool {
     features: &'static [&'static str],
 }
 
-pub const DENY: Tool = Tool { name: "cargo-deny", oldest: (0, 18, 0), pinned: "0.20.2", features: &[] };
+pub(crate) const DENY: Tool = Tool { name: "cargo-deny", oldest: (0, 18, 0), pinned: "0.20.2", features: &[] };
 
-pub const NEXTEST: Tool = Tool {
+pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
     oldest: (0, 9, 100),
     pinned: "0.9.143",
@@ -25,7 +25,7 @@ pub const NEXTEST: Tool = Tool {
 };
 
 /// The path of the tool, after building it if need be.
-pub fn find_or_install(tool: &Tool) -> Result<PathBuf, String> {
+pub(crate) fn find_or_install(tool: &Tool) -> Result<PathBuf, String> {
     if let Some(path) = find_on_path(tool.name) {
         match version_of(&path) {
             Some(version) if version >= tool.oldest => return Ok(path),
@@ -60,7 +60,7 @@ fn version_of(binary: &PathBuf) -> Option<(u32, u32, u32)> {
 }
 
 /// `$OSTLER_CACHE_DIR`, else the user's cache directory.
-pub fn cache_dir() -> Result<PathBuf, String> {
+pub(crate) fn cache_dir() -> Result<PathBuf, String> {
     let from = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
     from("OSTLER_CACHE_DIR")
         .or_else(|| from("XDG_CACHE_HOME").map(|cache| cache.join("ostler")))

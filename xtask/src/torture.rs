@@ -11,7 +11,7 @@ use crate::process::{cargo, in_workspace, run, workspace_root};
 const TEST_ARGUMENTS: [&str; 4] = ["--minutes", "3", "--seed", "1"];
 const VALUED: [&str; 5] = ["--minutes", "--seed", "--engine", "--probe", "--rounds"];
 
-pub fn torture(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn torture(arguments: &[String]) -> Result<(), String> {
     check(arguments)?;
     eprintln!("==> building the server with faults to inject, and the torturer");
     let mut build = cargo()?;
@@ -33,7 +33,7 @@ pub fn torture(arguments: &[String]) -> Result<(), String> {
 }
 
 /// The step of `cargo xtask test`, with the programs that the tests were run with.
-pub fn test() -> Result<(), String> {
+pub(crate) fn test() -> Result<(), String> {
     let built = target("debug")?;
     start(&built, &built.join("ostler"), TEST_ARGUMENTS)
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::process::{Running, cargo, in_workspace, run, workspace_root};
 
-pub fn up(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn up(arguments: &[String]) -> Result<(), String> {
     eprintln!("==> building the release binary (the first time takes some minutes)");
     let mut build = cargo()?;
     build.args(["build", "--release", "--package", "ostler-cli", "--bin", "ostler"]);
@@ -28,7 +28,7 @@ pub fn up(arguments: &[String]) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("the server ended with {status}")) }
 }
 
-/// What `/health` says the binary was built from. Without git it says that it does not know.
+/// The current commit, which `/health` of the built server reports. `None` without git.
 fn source_commit() -> Option<String> {
     let head = in_workspace(Path::new("git")).ok()?.args(["rev-parse", "HEAD"]).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(head.stdout).ok()?;

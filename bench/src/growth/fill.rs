@@ -41,14 +41,14 @@ const LISTS: [&str; 9] = [
 /// Those of them that show the items of one person.
 const OWN_LISTS: [&str; 3] = ["/h2a/relations?", "/api/v1/automations?", "/api/v1/calendar-events?"];
 /// The identity that is copied.
-pub const AID: &str = "template.localhost.test";
-pub const CALENDAR_EVENT: &str =
+pub(crate) const AID: &str = "template.localhost.test";
+pub(crate) const CALENDAR_EVENT: &str =
     r#"{"title":"Review","starts_at":"2027-03-16T09:00","event_timezone":"Europe/Berlin"}"#;
 const AUTOMATION: &str = r#"{"title":"Digest","timezone":"UTC","config":{"input_template":"hi","schedule":{"type":"daily","run_at":{"hour":7,"minute":0}}}}"#;
 /// Until the first copied automation is due: none of them may start while calls are measured.
 const DUE_LATER_US: u64 = 10 * 24 * 3_600 * 1_000_000;
 
-pub struct Store {
+pub(crate) struct Store {
     pub server: Server,
     pub connection: Connection,
     pub size: GrowthSize,
@@ -81,7 +81,7 @@ struct Templates {
 }
 
 /// The public key of a private key that is a small number.
-pub fn public_key(private: u64) -> Outcome<String> {
+pub(crate) fn public_key(private: u64) -> Outcome<String> {
     let mut scalar = [0; 32];
     scalar[24..].copy_from_slice(&private.to_be_bytes());
     let key = SigningKey::from_slice(&scalar)?;
@@ -89,7 +89,7 @@ pub fn public_key(private: u64) -> Outcome<String> {
 }
 
 impl Store {
-    pub async fn fill(bench: &Bench, engine: Engine, size: GrowthSize) -> Outcome<Self> {
+    pub(crate) async fn fill(bench: &Bench, engine: Engine, size: GrowthSize) -> Outcome<Self> {
         let place = bench.place(engine)?;
         let server = bench.serve_with(&place, &SETTINGS)?;
         let templates = Templates::make(&server).await?;
@@ -123,12 +123,12 @@ impl Store {
         })
     }
 
-    pub fn get(&self, path: &str) -> Vec<u8> {
+    pub(crate) fn get(&self, path: &str) -> Vec<u8> {
         request(&self.server, "GET", path, "")
     }
 
     /// The first page of a list, or the one in the middle.
-    pub fn page(&self, list: &str, middle: bool) -> Vec<u8> {
+    pub(crate) fn page(&self, list: &str, middle: bool) -> Vec<u8> {
         let cursor = self.middles.get(list).filter(|_| middle);
         let cursor = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
         self.get(&format!("{list}&limit={PAGE_ITEMS}{cursor}"))

@@ -6,7 +6,7 @@ use crate::calls::CREATE_RUN;
 use crate::http::request;
 
 /// A call: its name, and its request on a store. No two numbers are the same.
-pub struct Probe {
+pub(crate) struct Probe {
     pub name: &'static str,
     pub request: fn(&Store, usize) -> Vec<u8>,
 }
@@ -15,7 +15,7 @@ const fn probe(name: &'static str, request: fn(&Store, usize) -> Vec<u8>) -> Pro
     Probe { name, request }
 }
 
-pub const PROBES: &[Probe] = &[
+pub(crate) const PROBES: &[Probe] = &[
     probe("events_first", |store, _| store.get(&format!("/api/v1/runs/{}/events?limit=50", store.claimed.run_id))),
     probe("events_middle", |store, _| {
         let (run_id, middle) = (&store.claimed.run_id, store.size.events / 2);

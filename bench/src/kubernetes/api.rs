@@ -29,7 +29,7 @@ const RATE_ATTEMPTS_MAX: u32 = 60;
 const NOT_FOUND: u16 = 404;
 
 /// Where an API server is, and how to authenticate.
-pub struct ApiServer {
+pub(crate) struct ApiServer {
     /// Host and port.
     address: String,
     name: ServerName<'static>,
@@ -40,7 +40,7 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Reads a kubeconfig in JSON with one cluster and one user, and everything that they need in the file itself.
-    pub fn read(kubeconfig: &Path) -> Outcome<Self> {
+    pub(crate) fn read(kubeconfig: &Path) -> Outcome<Self> {
         let config: Value = serde_json::from_str(&std::fs::read_to_string(kubeconfig)?)?;
         let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
         let (address, host) = address_of(cluster["server"].as_str().ok_or("the kubeconfig names no server")?)?;
@@ -69,7 +69,7 @@ impl ApiServer {
         Ok(Self { address, name: ServerName::try_from(host)?, connector, token })
     }
 
-    pub async fn connect(&self) -> Outcome<ApiConnection> {
+    pub(crate) async fn connect(&self) -> Outcome<ApiConnection> {
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
         let stream = self.connector.connect(self.name.clone(), stream).await?;
@@ -100,7 +100,7 @@ fn decoded(section: &Value, field: &str) -> Outcome<Option<Vec<u8>>> {
     Ok(section[field].as_str().map(|text| BASE64.decode(text)).transpose()?)
 }
 
-pub struct ApiConnection {
+pub(crate) struct ApiConnection {
     stream: TlsStream<TcpStream>,
     /// Headers of each request.
     head: String,
@@ -109,7 +109,7 @@ pub struct ApiConnection {
 
 impl ApiConnection {
     /// The bytes of a request. A patch is a strategic merge patch.
-    pub fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
         let kind = match method {
             "PATCH" => "application/strategic-merge-patch+json",
             _ => "application/json",
@@ -124,14 +124,14 @@ impl ApiConnection {
     }
 
     /// Makes a call and returns the object in its response. A status of failure is an error.
-    pub async fn call(&mut self, method: &str, path: &str, body: &str) -> Outcome<Value> {
+    pub(crate) async fn call(&mut self, method: &str, path: &str, body: &str) -> Outcome<Value> {
         let request = self.request(method, path, body);
         let (status, body) = self.exchange(&request).await?;
         Ok(serde_json::from_slice(&successful(status, body, &request)?)?)
     }
 
     /// `None` if there is no such object.
-    pub async fn get(&mut self, path: &str) -> Outcome<Option<Value>> {
+    pub(crate) async fn get(&mut self, path: &str) -> Outcome<Option<Value>> {
         let request = self.request("GET", path, "");
         match self.exchange(&request).await? {
             (NOT_FOUND, _) => Ok(None),
@@ -139,19 +139,19 @@ impl ApiConnection {
         }
     }
 
-    pub async fn exists(&mut self, path: &str) -> Outcome<bool> {
+    pub(crate) async fn exists(&mut self, path: &str) -> Outcome<bool> {
         Ok(self.get(path).await?.is_some())
     }
 
     /// Sends the bytes of a request, and returns the body of the response. A status of failure is an error, also a rejection because of
     /// too many calls: this call is timed, and must not contain a pause.
-    pub async fn send(&mut self, request: &[u8]) -> Outcome<Vec<u8>> {
+    pub(crate) async fn send(&mut self, request: &[u8]) -> Outcome<Vec<u8>> {
         let (status, body) = self.exchange_once(request).await?;
         successful(status, body, request)
     }
 
     /// As [`exists`](Self::exists), for calls that are timed.
-    pub async fn exists_timed(&mut self, path: &str) -> Outcome<bool> {
+    pub(crate) async fn exists_timed(&mut self, path: &str) -> Outcome<bool> {
         let request = self.request("GET", path, "");
         match self.exchange_once(&request).await? {
             (NOT_FOUND, _) => Ok(false),

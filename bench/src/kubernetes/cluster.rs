@@ -23,7 +23,7 @@ const SERVER_URL: &str = "http://ostler.invalid:4747";
 const DELETE_TIMEOUT: Duration = Duration::from_secs(180);
 const DELETE_PAUSE: Duration = Duration::from_millis(250);
 
-pub struct KubeBench<'a> {
+pub(crate) struct KubeBench<'a> {
     pub bench: &'a Bench,
     /// A server with the launcher `kubernetes`.
     ostler: PathBuf,
@@ -32,22 +32,22 @@ pub struct KubeBench<'a> {
 }
 
 impl<'a> KubeBench<'a> {
-    pub fn open(bench: &'a Bench, ostler: PathBuf, kubeconfig: PathBuf) -> Outcome<Self> {
+    pub(crate) fn open(bench: &'a Bench, ostler: PathBuf, kubeconfig: PathBuf) -> Outcome<Self> {
         let api = ApiServer::read(&kubeconfig)?;
         Ok(Self { bench, ostler, kubeconfig, api })
     }
 
-    pub async fn connect(&self) -> Outcome<ApiConnection> {
+    pub(crate) async fn connect(&self) -> Outcome<ApiConnection> {
         self.api.connect().await
     }
 
     /// Starts a server whose runners are Jobs in this namespace.
-    pub fn serve(&self, place: &Place, namespace: &str) -> Outcome<Server> {
+    pub(crate) fn serve(&self, place: &Place, namespace: &str) -> Outcome<Server> {
         self.serve_with(place, namespace, &[])
     }
 
     /// As [`serve`](Self::serve), with more settings.
-    pub fn serve_with(&self, place: &Place, namespace: &str, more: &[(&str, &str)]) -> Outcome<Server> {
+    pub(crate) fn serve_with(&self, place: &Place, namespace: &str, more: &[(&str, &str)]) -> Outcome<Server> {
         let kubeconfig = self.kubeconfig.to_str().ok_or("the path of the kubeconfig is not a text")?;
         let mut settings = vec![
             ("OSTLER_RUNNER__LAUNCHER", "kubernetes"),
@@ -62,7 +62,7 @@ impl<'a> KubeBench<'a> {
     }
 
     /// Creates a namespace that no other run uses.
-    pub async fn create_namespace(&self, purpose: &str) -> Outcome<String> {
+    pub(crate) async fn create_namespace(&self, purpose: &str) -> Outcome<String> {
         let name = format!("ostler-bench-{purpose}-{:x}", unix_us());
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         self.connect().await?.call("POST", "/api/v1/namespaces", &body.to_string()).await?;
@@ -70,14 +70,14 @@ impl<'a> KubeBench<'a> {
     }
 
     /// Has the cluster delete a namespace with all objects in it. Returns at once.
-    pub async fn delete_namespace(&self, name: &str) -> Outcome<()> {
+    pub(crate) async fn delete_namespace(&self, name: &str) -> Outcome<()> {
         self.connect().await?.call("DELETE", &namespace_path(name), "").await?;
         Ok(())
     }
 
     /// Deletes a namespace, and waits until its objects are gone: their deletion is work of the API server that must not fall into
     /// the next measurement.
-    pub async fn delete_namespace_and_wait(&self, name: &str, report: &mut Report) -> Outcome<()> {
+    pub(crate) async fn delete_namespace_and_wait(&self, name: &str, report: &mut Report) -> Outcome<()> {
         self.delete_namespace(name).await?;
         let (mut connection, path) = (self.connect().await?, namespace_path(name));
         let gone = async {
@@ -102,10 +102,10 @@ fn namespace_path(name: &str) -> String {
     format!("/api/v1/namespaces/{name}")
 }
 
-pub fn jobs_path(namespace: &str) -> String {
+pub(crate) fn jobs_path(namespace: &str) -> String {
     format!("/apis/batch/v1/namespaces/{namespace}/jobs")
 }
 
-pub fn pods_path(namespace: &str) -> String {
+pub(crate) fn pods_path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")
 }

@@ -28,7 +28,12 @@ const SETTLE: Duration = Duration::from_secs(12);
 const WAIT_TIMEOUT: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub async fn measure(cluster: &KubeBench<'_>, namespace: &str, manifest: &Value, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(
+    cluster: &KubeBench<'_>,
+    namespace: &str,
+    manifest: &Value,
+    report: &mut Report,
+) -> Outcome<()> {
     let watching = cluster.serve(&cluster.bench.place(Engine::Postgres)?, namespace)?;
     sleep(SETTLE).await;
     let none_mib = anonymous_mib(watching.pid())?;

@@ -36,7 +36,7 @@ struct SimulatedNode<'a> {
     api: ApiConnection,
 }
 
-pub async fn measure(cluster: &KubeBench<'_>, namespace: &str, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(cluster: &KubeBench<'_>, namespace: &str, report: &mut Report) -> Outcome<()> {
     let jobs = cluster.bench.sizes.kubernetes.jobs;
     let finished_max = FINISHED_JOBS_MAX.to_string();
     let settings = [("OSTLER_KUBERNETES__FINISHED_JOBS_MAX", finished_max.as_str())];

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// An image of a registry that cannot exist.
-pub const IMAGE: &str = "ostler.invalid/bench:1";
+pub(crate) const IMAGE: &str = "ostler.invalid/bench:1";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// As long as the server's own value. A server watches objects of its own value only.
 const OTHER_MANAGER: &str = "others";
@@ -25,7 +25,7 @@ const ENDED_AT: &str = "2026-01-01T00:00:01Z";
 const RUNNER_REPORT: &str = r#"{"status":"idle","turns":1}"#;
 
 /// The manifest of a Job as the server has sent it, from the object that the API server has made of it.
-pub fn sent_manifest(stored: &Value) -> Value {
+pub(crate) fn sent_manifest(stored: &Value) -> Value {
     let metadata = json!({"name": stored["metadata"]["name"], "labels": stored["metadata"]["labels"]});
     let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": stored["spec"]});
     remove(&mut job, "/spec", &JOB_DEFAULTS);
@@ -37,7 +37,7 @@ pub fn sent_manifest(stored: &Value) -> Value {
 }
 
 /// An equal Job that no server watches.
-pub fn bare_job(manifest: &Value, number: usize) -> Value {
+pub(crate) fn bare_job(manifest: &Value, number: usize) -> Value {
     let mut job = manifest.clone();
     // As long as the name of a Job of the server.
     job["metadata"]["name"] = format!("bench-bare-{number:032x}").into();
@@ -47,7 +47,7 @@ pub fn bare_job(manifest: &Value, number: usize) -> Value {
 
 /// A Job that the cluster completes at once, because it wants no pod to succeed. It has the labels of the server's Jobs, so servers
 /// watch it, and a name of another prefix: servers delete active Jobs of their own prefix that they have not ordered.
-pub fn finished_job(manifest: &Value, number: usize) -> Value {
+pub(crate) fn finished_job(manifest: &Value, number: usize) -> Value {
     let mut job = manifest.clone();
     job["metadata"]["name"] = finished_name(number).into();
     job["spec"]["completions"] = json!(0);
@@ -56,7 +56,7 @@ pub fn finished_job(manifest: &Value, number: usize) -> Value {
 }
 
 /// The pod that such a Job would have. No controller counts it, but it is deleted with the Job.
-pub fn finished_pod(manifest: &Value, number: usize, job_uid: &str) -> Value {
+pub(crate) fn finished_pod(manifest: &Value, number: usize, job_uid: &str) -> Value {
     let name = finished_name(number);
     let mut labels = manifest["spec"]["template"]["metadata"]["labels"].clone();
     labels[RUNNER_JOB] = runner_job(number).into();
@@ -69,7 +69,7 @@ pub fn finished_pod(manifest: &Value, number: usize, job_uid: &str) -> Value {
 }
 
 /// As long as the name of a pod of a Job.
-pub fn pod_name(number: usize) -> String {
+pub(crate) fn pod_name(number: usize) -> String {
     format!("{}-bench", finished_name(number))
 }
 
@@ -84,12 +84,12 @@ fn runner_job(number: usize) -> String {
 }
 
 /// What a kubelet reports when the container runs.
-pub fn running() -> String {
+pub(crate) fn running() -> String {
     status("Running", &json!({"running": {"startedAt": STARTED_AT}, "terminated": null}))
 }
 
 /// What a kubelet reports when the container has ended with 0.
-pub fn succeeded() -> String {
+pub(crate) fn succeeded() -> String {
     let terminated = json!({"exitCode": 0, "reason": "Completed", "message": RUNNER_REPORT, "startedAt": STARTED_AT,
         "finishedAt": ENDED_AT});
     status("Succeeded", &json!({"running": null, "terminated": terminated}))

@@ -7,12 +7,12 @@ use crate::outcome::Outcome;
 use crate::server::Server;
 
 /// Calls of the API server by verb.
-pub async fn read_calls(server: &Server) -> Outcome<BTreeMap<String, u64>> {
+pub(crate) async fn read_calls(server: &Server) -> Outcome<BTreeMap<String, u64>> {
     Ok(calls_by_verb(&page(server).await?))
 }
 
 /// How many objects of a kind the server knows: `active-job`, `finished-job` or `pod`.
-pub async fn read_known(server: &Server, kind: &str) -> Outcome<usize> {
+pub(crate) async fn read_known(server: &Server, kind: &str) -> Outcome<usize> {
     known_objects(&page(server).await?, kind).ok_or_else(|| format!("no metric counts {kind}").into())
 }
 

@@ -16,21 +16,21 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A run with a command that waits, and the request that orders its runner.
-pub struct PreparedOrder {
+pub(crate) struct PreparedOrder {
     pub run_id: String,
     pub command_id: String,
     pub request: Vec<u8>,
 }
 
 /// A runner job, as the server's response names it.
-pub struct OrderedRunner {
+pub(crate) struct OrderedRunner {
     pub job_name: String,
     pub runner_id: String,
     /// Where to look at it.
     path: String,
 }
 
-pub async fn prepare(connection: &mut Connection, server: &Server) -> Outcome<PreparedOrder> {
+pub(crate) async fn prepare(connection: &mut Connection, server: &Server) -> Outcome<PreparedOrder> {
     let run_id = create_run(connection, server).await?;
     let command_id = create_command(connection, server, &run_id).await?;
     let body = format!(r#"{{"commandId":"{command_id}"}}"#);
@@ -38,12 +38,12 @@ pub async fn prepare(connection: &mut Connection, server: &Server) -> Outcome<Pr
     Ok(PreparedOrder { run_id, command_id, request })
 }
 
-pub async fn order(connection: &mut Connection, order: &PreparedOrder) -> Outcome<OrderedRunner> {
+pub(crate) async fn order(connection: &mut Connection, order: &PreparedOrder) -> Outcome<OrderedRunner> {
     OrderedRunner::read(connection.call(&order.request).await?)
 }
 
 impl OrderedRunner {
-    pub fn read(response: &[u8]) -> Outcome<Self> {
+    pub(crate) fn read(response: &[u8]) -> Outcome<Self> {
         let job: Value = serde_json::from_slice(response)?;
         let text = |at: &str| {
             let text = job.pointer(at).and_then(Value::as_str).map(str::to_owned);
@@ -53,13 +53,13 @@ impl OrderedRunner {
     }
 
     /// Waits until the server has seen the Job's pod, and returns its name.
-    pub async fn wait_for_pod(&self, connection: &mut Connection, server: &Server) -> Outcome<String> {
+    pub(crate) async fn wait_for_pod(&self, connection: &mut Connection, server: &Server) -> Outcome<String> {
         let job = self.wait(connection, server, |job| job["podName"].is_string()).await?;
         Ok(job["podName"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Waits until the server has stored how the runner has ended.
-    pub async fn wait_for_end(&self, connection: &mut Connection, server: &Server) -> Outcome<()> {
+    pub(crate) async fn wait_for_end(&self, connection: &mut Connection, server: &Server) -> Outcome<()> {
         let job = self.wait(connection, server, |job| job["phase"] != "pending" && job["phase"] != "running").await?;
         if job["phase"] == "succeeded" && job["observed"]["exitCode"] == 0 {
             return Ok(());

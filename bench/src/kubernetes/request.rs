@@ -35,7 +35,7 @@ struct Slices<'a> {
 }
 
 /// Returns the ratio, and the manifest of a Job.
-pub async fn measure(
+pub(crate) async fn measure(
     cluster: &KubeBench<'_>,
     engine: Engine,
     namespace: &str,

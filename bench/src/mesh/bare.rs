@@ -33,8 +33,8 @@ fn rows(round: usize, count: usize) -> Vec<Row> {
     (0..count).map(row).collect()
 }
 
-/// Writes that many rows beside the server's own, which has nothing to do meanwhile, and says how many it wrote per second.
-pub async fn rows_per_s(place: &Place, round: usize, count: usize) -> Outcome<f64> {
+/// Writes that many rows beside those of the server, which is idle. Returns how many it wrote per second.
+pub(crate) async fn rows_per_s(place: &Place, round: usize, count: usize) -> Outcome<f64> {
     let rows = rows(round, count);
     let seconds = match &place.database_url {
         None => sqlite(place, &rows)?,

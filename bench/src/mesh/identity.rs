@@ -15,7 +15,7 @@ use crate::websocket::WebSocket;
 const CLIENT_TIME: &str = "1794700691.7287993";
 
 /// Registers a name, logs in and connects, as the published client does: each call but the last on a connection of its own.
-pub async fn enter(server: &Server, name: &str) -> Outcome<WebSocket> {
+pub(crate) async fn enter(server: &Server, name: &str) -> Outcome<WebSocket> {
     let (aid, from) = (format!("{name}.localhost.test"), address(name));
     let key = key(name)?;
     let public_key = BASE64.encode(key.verifying_key().to_public_key_der()?.as_bytes());
@@ -34,7 +34,7 @@ pub async fn enter(server: &Server, name: &str) -> Outcome<WebSocket> {
     let login = call(server, from, "auth.aid_login2", &params).await?;
     let token = field(&login, "access_token")?;
     let mut socket = WebSocket::open_from(server, "/aun", from).await?;
-    let nonce = field(socket.hear().await?, "nonce")?.to_owned();
+    let nonce = field(socket.receive().await?, "nonce")?.to_owned();
     let params = format!(
         r#"{{"nonce":"{nonce}","auth":{{"method":"kite_token","token":"{token}"}},"device":{{"id":"{name}","type":"sdk"}}}}"#
     );
@@ -69,8 +69,10 @@ async fn call(server: &Server, from: Ipv4Addr, method: &str, params: &str) -> Ou
 }
 
 async fn ask(socket: &mut WebSocket, method: &str, params: &str) -> Outcome<Vec<u8>> {
-    socket.say(&format!(r#"{{"jsonrpc":"2.0","id":"pre-{method}","method":"{method}","params":{params}}}"#)).await?;
-    let answer = socket.hear().await?;
+    socket
+        .send_text(&format!(r#"{{"jsonrpc":"2.0","id":"pre-{method}","method":"{method}","params":{params}}}"#))
+        .await?;
+    let answer = socket.receive().await?;
     match memchr::memmem::find(answer, br#""result":"#) {
         Some(_) => Ok(answer.to_vec()),
         None => Err(format!("{method}: {}", String::from_utf8_lossy(answer)).into()),

@@ -2,7 +2,7 @@
 
 use super::peer::{Call, Peer, Plan, Work, free_address, get, post};
 
-pub const PEER: Peer = Peer {
+pub(crate) const PEER: Peer = Peer {
     name: "a2a-sdk",
     durability: "nothing: tasks are in its `InMemoryTaskStore`",
     evidence: "strace: no sync and no file opened for writing in 200 runs",

@@ -2,7 +2,7 @@
 
 use super::peer::{Call, Peer, Plan, Work, free_address, get, post, run_input};
 
-pub const PEER: Peer = Peer {
+pub(crate) const PEER: Peer = Peer {
     name: "agentscope-runtime",
     durability: "nothing: a run exists in the memory of the process",
     evidence: "strace: no sync and no file opened for writing in 200 runs",

@@ -31,7 +31,7 @@ struct Bar<'a> {
     factor: Quartiles,
 }
 
-pub fn svg(results: &Results) -> String {
+pub(crate) fn svg(results: &Results) -> String {
     let bars = bars(results);
     let axis = Axis::around(&bars);
     let mut body = String::new();
@@ -56,13 +56,12 @@ pub fn svg(results: &Results) -> String {
         "Median and quartiles of paired rounds; right of 1, Ostler is faster. Ostler syncs the disk for each run.";
     write_text(&mut out, "small", 16.0, 44.0, "start", legend);
     for (engine, x) in [(SQLITE, LEFT), (POSTGRES, LEFT + 130.0)] {
-        writeln!(out, "<rect class=\"{engine}\" x=\"{x:.1}\" y=\"53\" width=\"12\" height=\"12\"/>").expect("a string");
+        let _ = writeln!(out, "<rect class=\"{engine}\" x=\"{x:.1}\" y=\"53\" width=\"12\" height=\"12\"/>");
         write_text(&mut out, "small", x + 18.0, 63.0, "start", &format!("Ostler on {engine}"));
     }
     for tick in axis.ticks() {
         let (x, class) = (axis.x(tick), if tick == 1.0 { "one" } else { "tick" });
-        writeln!(out, "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>")
-            .expect("a string");
+        let _ = writeln!(out, "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>");
         write_text(&mut out, "small", x, y + 18.0, "middle", &format!("{tick} ×"));
     }
     out + &body + "</svg>\n"
@@ -113,18 +112,16 @@ fn write_bar(out: &mut String, axis: &Axis, bar: &Bar, y: f64) {
     let (one, value) = (axis.x(1.0), axis.x(bar.factor.median));
     let (x, width) = (one.min(value), (one - value).abs().max(1.0));
     let engine = bar.engine;
-    writeln!(out, "<rect class=\"{engine}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BAR}\"/>")
-        .expect("a string");
+    let _ = writeln!(out, "<rect class=\"{engine}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BAR}\"/>");
     let (from, to, middle) = (axis.x(bar.factor.lower), axis.x(bar.factor.upper), y + BAR / 2.0);
-    writeln!(out, "<line class=\"spread\" x1=\"{from:.1}\" y1=\"{middle:.1}\" x2=\"{to:.1}\" y2=\"{middle:.1}\"/>")
-        .expect("a string");
+    let _ =
+        writeln!(out, "<line class=\"spread\" x1=\"{from:.1}\" y1=\"{middle:.1}\" x2=\"{to:.1}\" y2=\"{middle:.1}\"/>");
     write_text(out, "small", RIGHT + 12.0, y + BAR - 3.0, "start", &factor(bar.factor));
 }
 
 fn write_text(out: &mut String, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>")
-        .expect("a string");
+    let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
 }
 
 #[cfg(test)]

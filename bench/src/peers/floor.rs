@@ -3,7 +3,7 @@
 
 use super::peer::{Call, Peer, Plan, Work, free_address, get, post, run_input};
 
-pub const PEER: Peer = Peer {
+pub(crate) const PEER: Peer = Peer {
     name: "stateless echo",
     durability: "nothing: no run exists, only its events",
     evidence: "the program is `xtask/peers/floor.py`",

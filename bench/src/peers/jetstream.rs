@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::peer::{Call, Peer, Plan, Work, free_addresses, get};
 use crate::outcome::Outcome;
 
-pub const PEER: Peer = Peer {
+pub(crate) const PEER: Peer = Peer {
     name: "nats-server JetStream",
     durability: "each message, synced before it is acknowledged (`sync_interval: always`)",
     evidence: "the server reports `sync_always`; strace: 320 syncs for 20 batches of 16",
@@ -38,7 +38,7 @@ const STREAM: &str =
 const CONNECT: &str = r#"CONNECT {"verbose":false,"pedantic":false,"headers":true,"lang":"bench","version":"1"}"#;
 
 /// A client with a subject of its own in the one stream.
-pub struct Publisher {
+pub(crate) struct Publisher {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// What goes out for each batch.
@@ -47,7 +47,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    pub async fn open(address: SocketAddr, client: usize, payload: &str, messages: usize) -> Outcome<Self> {
+    pub(crate) async fn open(address: SocketAddr, client: usize, payload: &str, messages: usize) -> Outcome<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let message = format!("PUB bench.{client} acks.{client} {}\r\n{payload}\r\n", payload.len());
@@ -59,14 +59,14 @@ impl Publisher {
     }
 
     /// Creates the stream. The same configuration again has no effect.
-    pub async fn create_stream(&mut self, client: usize) -> Outcome<()> {
+    pub(crate) async fn create_stream(&mut self, client: usize) -> Outcome<()> {
         let create = format!("PUB $JS.API.STREAM.CREATE.bench acks.{client} {}\r\n{STREAM}\r\n", STREAM.len());
         self.stream.write_all(create.as_bytes()).await?;
         self.receive(1).await
     }
 
     /// Publishes a batch and waits until every message of it is acknowledged.
-    pub async fn publish(&mut self) -> Outcome<()> {
+    pub(crate) async fn publish(&mut self) -> Outcome<()> {
         self.stream.write_all(&self.batch).await?;
         self.receive(self.messages).await
     }

@@ -6,7 +6,7 @@ use super::peer::{Call, Peer, Plan, Work, free_address, get, post};
 /// As many runs at once as the load has clients.
 const JOBS: &str = "16";
 
-pub const PEER: Peer = Peer {
+pub(crate) const PEER: Peer = Peer {
     name: "langgraph dev",
     durability: "nothing: runs are in the memory of the process, written to files at intervals without a sync",
     evidence: "strace: no sync in 10 runs",

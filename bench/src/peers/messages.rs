@@ -34,14 +34,14 @@ impl Client {
 }
 
 /// All clients of one side.
-pub struct Writers {
+pub(crate) struct Writers {
     clients: Vec<Client>,
     pids: Vec<u32>,
 }
 
 impl Writers {
     /// Each client has a run of its own.
-    pub async fn of_ostler(server: &Server, pids: Vec<u32>) -> Outcome<Self> {
+    pub(crate) async fn of_ostler(server: &Server, pids: Vec<u32>) -> Outcome<Self> {
         let events = vec![(EVENT_TYPE, payload()); BATCH_EVENTS];
         let mut clients = vec![];
         for _ in 0..CONNECTIONS {
@@ -53,7 +53,7 @@ impl Writers {
     }
 
     /// Each client has a subject of its own in one stream, which is how its guides model many sessions.
-    pub async fn of_jetstream(address: SocketAddr, pids: Vec<u32>) -> Outcome<Self> {
+    pub(crate) async fn of_jetstream(address: SocketAddr, pids: Vec<u32>) -> Outcome<Self> {
         let mut clients = vec![];
         for number in 0..CONNECTIONS {
             let mut publisher = Publisher::open(address, number, &payload(), BATCH_EVENTS).await?;
@@ -66,7 +66,7 @@ impl Writers {
     }
 
     /// All clients for so long.
-    pub async fn round(&mut self, duration: Duration) -> Outcome<Throughput> {
+    pub(crate) async fn round(&mut self, duration: Duration) -> Outcome<Throughput> {
         timeout(WAIT_TIMEOUT, self.work(Duration::ZERO)).await??;
         let meter = Meter::start(&self.pids)?;
         let waiting_ms = timeout(duration + WAIT_TIMEOUT, self.work(duration)).await??;

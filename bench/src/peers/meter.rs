@@ -1,5 +1,5 @@
 //! What a round costs and yields: the clock, the CPU time of a side and of the generator, and how busy the rest of the
-//! machine was meanwhile.
+//! machine was at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::report::percentile;
 use crate::run::TAIL;
 
 /// What one round has measured. A piece of work is a run or a message.
-pub struct Throughput {
+pub(crate) struct Throughput {
     pub per_s: f64,
     /// CPU time of all processes of the side, for each piece.
     pub cpu_ms: f64,
@@ -23,7 +23,7 @@ pub struct Throughput {
     pub others_share: f64,
 }
 
-pub struct Meter {
+pub(crate) struct Meter {
     pids: Vec<u32>,
     cpu: Duration,
     own: Duration,
@@ -33,13 +33,13 @@ pub struct Meter {
 
 impl Meter {
     /// Starts a round of a side. The CPU time of these processes counts, and that of everything that descends from them.
-    pub fn start(pids: &[u32]) -> Outcome<Self> {
+    pub(crate) fn start(pids: &[u32]) -> Outcome<Self> {
         let cpu = cpu_of(pids)?;
         Ok(Self { pids: pids.to_vec(), cpu, own: own_cpu()?, busy: busy()?, started: now() })
     }
 
-    /// Ends it. Each waiting time stands for so many pieces of work.
-    pub async fn finish(self, mut waiting_ms: Vec<f64>, pieces_each: usize) -> Outcome<Throughput> {
+    /// Ends it. Each waiting time counts for that many pieces of work.
+    pub(crate) async fn finish(self, mut waiting_ms: Vec<f64>, pieces_each: usize) -> Outcome<Throughput> {
         let seconds = since(self.started).as_secs_f64();
         // Work that a server does after its answer belongs to the run.
         sleep(TAIL).await;

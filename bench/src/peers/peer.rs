@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::outcome::Outcome;
 
-pub struct Peer {
+pub(crate) struct Peer {
     pub name: &'static str,
     /// What has survived a power cut when the client has its answer.
     pub durability: &'static str,
@@ -22,7 +22,7 @@ pub struct Peer {
 
 /// The work that is compared.
 #[derive(Clone, Copy)]
-pub enum Work {
+pub(crate) enum Work {
     /// Runs, one request each.
     Runs {
         /// The bytes of a client's run: the address, the client's number, the run's number.
@@ -35,7 +35,7 @@ pub enum Work {
 }
 
 /// How a peer is started in an empty directory.
-pub struct Plan {
+pub(crate) struct Plan {
     /// All are started at once, in this order.
     pub commands: Vec<Command>,
     /// Where the load goes.
@@ -47,7 +47,7 @@ pub struct Plan {
 }
 
 /// A request of the driver's own.
-pub struct Call {
+pub(crate) struct Call {
     pub address: SocketAddr,
     pub request: Vec<u8>,
     /// What the answer must contain.
@@ -56,18 +56,18 @@ pub struct Call {
 
 /// Where the installation has put a peer's files, by their role.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Installed {
+pub(crate) struct Installed {
     pub version: String,
     pub files: BTreeMap<String, PathBuf>,
 }
 
 impl Installed {
-    pub fn file(&self, role: &str) -> Outcome<&Path> {
+    pub(crate) fn file(&self, role: &str) -> Outcome<&Path> {
         self.files.get(role).map(PathBuf::as_path).ok_or_else(|| format!("the installation has no {role}").into())
     }
 
     /// One of its programs, without our environment: no proxy, no configuration and no credential reaches a peer.
-    pub fn command(&self, role: &str, directory: &Path) -> Outcome<Command> {
+    pub(crate) fn command(&self, role: &str, directory: &Path) -> Outcome<Command> {
         let mut command = Command::new(self.file(role)?);
         command.env_clear().env("HOME", directory).current_dir(directory);
         command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "LANG"));
@@ -76,13 +76,13 @@ impl Installed {
 }
 
 /// An address of this machine that no process listens on.
-pub fn free_address() -> Outcome<SocketAddr> {
+pub(crate) fn free_address() -> Outcome<SocketAddr> {
     let [address] = free_addresses()?;
     Ok(address)
 }
 
 /// So many different ones.
-pub fn free_addresses<const N: usize>() -> Outcome<[SocketAddr; N]> {
+pub(crate) fn free_addresses<const N: usize>() -> Outcome<[SocketAddr; N]> {
     let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
     // All are held until the last one is known, or the system could name one twice.
     let mut held = vec![];
@@ -94,12 +94,12 @@ pub fn free_addresses<const N: usize>() -> Outcome<[SocketAddr; N]> {
     Ok(addresses)
 }
 
-pub fn get(address: SocketAddr, path: &str) -> Vec<u8> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").into_bytes()
 }
 
 /// A request with a JSON body that takes a stream as its answer.
-pub fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
+pub(crate) fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: {address}\r\naccept: text/event-stream, application/json\r\n\
@@ -109,7 +109,7 @@ pub fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
 }
 
 /// The same message that Ostler gets, as AG-UI wants it.
-pub fn run_input(client: usize, number: usize) -> String {
+pub(crate) fn run_input(client: usize, number: usize) -> String {
     format!(
         r#"{{"threadId":"thread-{client}","runId":"run-{client}-{number}","state":{{}},"messages":[{{"id":"m-{number}","role":"user","content":"hi"}}],"tools":[],"context":[],"forwardedProps":{{}}}}"#
     )

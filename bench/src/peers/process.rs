@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(3);
 /// The end of a log that an error shows.
 const LOG_BYTES_SHOWN_MAX: usize = 300;
 
-pub struct Processes {
+pub(crate) struct Processes {
     children: Vec<Child>,
     log: PathBuf,
     pub address: SocketAddr,
@@ -33,7 +33,7 @@ pub struct Processes {
 
 impl Processes {
     /// Starts a peer and waits until it can work.
-    pub async fn start(plan: Plan, directory: &Path) -> Outcome<Self> {
+    pub(crate) async fn start(plan: Plan, directory: &Path) -> Outcome<Self> {
         let log = directory.join("log");
         let output = File::create(&log)?;
         let mut peer = Self { children: vec![], log, address: plan.address, ready_after: Duration::ZERO };
@@ -51,7 +51,7 @@ impl Processes {
         Ok(peer)
     }
 
-    pub fn pids(&self) -> Vec<u32> {
+    pub(crate) fn pids(&self) -> Vec<u32> {
         self.children.iter().map(Child::id).collect()
     }
 
@@ -76,7 +76,7 @@ impl Processes {
     }
 
     /// The end of what it has printed, in one line.
-    pub fn log_end(&self) -> String {
+    pub(crate) fn log_end(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let end = log.len().saturating_sub(LOG_BYTES_SHOWN_MAX);
         String::from_utf8_lossy(&log[end..]).split_whitespace().collect::<Vec<_>>().join(" ")

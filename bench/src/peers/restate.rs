@@ -3,7 +3,7 @@
 
 use super::peer::{Call, Peer, Plan, Work, free_addresses, get, post};
 
-pub const PEER: Peer = Peer {
+pub(crate) const PEER: Peer = Peer {
     name: "Restate",
     durability: "the call and its result, synced",
     evidence: "`--dump-config`: `rocksdb-disable-wal-fsync = false`; strace: 861 syncs in 200 calls, none when idle",

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::report::Quartiles;
+pub(crate) use crate::report::Quartiles;
 use crate::report::median;
 
 /// A quiet machine has less than this.
@@ -13,7 +13,7 @@ const OTHERS_SHARE_MAX: f64 = 0.1;
 /// A figure that both sides have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Metric {
+pub(crate) enum Metric {
     RunsPerS,
     CpuMsPerRun,
     AloneP50Ms,
@@ -32,13 +32,13 @@ impl Metric {
 
 /// One round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pair {
+pub(crate) struct Pair {
     pub ours: f64,
     pub theirs: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     pub metric: Metric,
     /// The engine that Ostler ran on.
     pub engine: String,
@@ -46,17 +46,17 @@ pub struct Figure {
 }
 
 impl Figure {
-    pub fn ours(&self) -> f64 {
+    pub(crate) fn ours(&self) -> f64 {
         median(self.pairs.iter().map(|pair| pair.ours))
     }
 
-    pub fn theirs(&self) -> f64 {
+    pub(crate) fn theirs(&self) -> f64 {
         median(self.pairs.iter().map(|pair| pair.theirs))
     }
 
     /// How many times better Ostler is, round by round: above 1 it is ahead. Rounds in which a side has no measurable
     /// value do not count. `None` if no round is left.
-    pub fn factor(&self) -> Option<Quartiles> {
+    pub(crate) fn factor(&self) -> Option<Quartiles> {
         let pairs = self.pairs.iter().filter(|pair| pair.ours > 0.0 && pair.theirs > 0.0);
         let is_rate = self.metric.is_better_when_higher();
         Quartiles::of(pairs.map(|pair| if is_rate { pair.ours / pair.theirs } else { pair.theirs / pair.ours }))
@@ -65,7 +65,7 @@ impl Figure {
 
 /// A peer that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub(crate) struct Compared {
     pub name: String,
     pub version: String,
     pub durability: String,
@@ -79,13 +79,13 @@ pub struct Compared {
 
 impl Compared {
     /// `None` if it was not measured.
-    pub fn figure(&self, metric: Metric, engine: &str) -> Option<&Figure> {
+    pub(crate) fn figure(&self, metric: Metric, engine: &str) -> Option<&Figure> {
         let mut figures = self.figures.iter().filter(|figure| !figure.pairs.is_empty());
         figures.find(|figure| figure.metric == metric && figure.engine == engine)
     }
 
     /// Adds a round to a figure.
-    pub fn add(&mut self, metric: Metric, engine: &str, pair: Pair) {
+    pub(crate) fn add(&mut self, metric: Metric, engine: &str, pair: Pair) {
         let existing = self.figures.iter_mut().find(|figure| figure.metric == metric && figure.engine == engine);
         match existing {
             Some(figure) => figure.pairs.push(pair),
@@ -96,13 +96,13 @@ impl Compared {
 
 /// A peer that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Absent {
+pub(crate) struct Absent {
     pub name: String,
     pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Results {
+pub(crate) struct Results {
     /// What `ostler --version` prints.
     pub ostler: String,
     pub machine: String,
@@ -119,14 +119,14 @@ pub struct Results {
 impl Results {
     /// Whether other programs used so much of the machine, in the middle of all rounds, that the figures say more about
     /// them than about the servers.
-    pub fn is_disturbed(&self) -> bool {
+    pub(crate) fn is_disturbed(&self) -> bool {
         let shares = self.compared.iter().flat_map(|peer| peer.others_share.iter().copied());
         Quartiles::of(shares).is_some_and(|shares| shares.median > OTHERS_SHARE_MAX)
     }
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn figure(metric: Metric, pairs: &[(f64, f64)]) -> Figure {
@@ -135,7 +135,7 @@ pub mod tests {
     }
 
     /// Two peers, one of them without most figures, and one that is absent.
-    pub fn example() -> Results {
+    pub(crate) fn example() -> Results {
         let compared = |name: &str, figures| Compared {
             name: name.into(),
             version: "1.2".into(),

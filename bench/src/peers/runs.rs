@@ -22,7 +22,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 type Request<'a> = Box<dyn Fn(usize, usize) -> Vec<u8> + 'a>;
 
 /// One side of the comparison.
-pub struct Side<'a> {
+pub(crate) struct Side<'a> {
     address: SocketAddr,
     /// Their CPU time counts, and that of everything that descends from them.
     pids: Vec<u32>,
@@ -35,12 +35,12 @@ pub struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    pub fn new(address: SocketAddr, pids: Vec<u32>, request: Request<'a>, end: &'static [u8]) -> Self {
+    pub(crate) fn new(address: SocketAddr, pids: Vec<u32>, request: Request<'a>, end: &'static [u8]) -> Self {
         Self { address, pids, request, end, next: vec![0; CLIENTS] }
     }
 
     /// So many clients for so long. Connections are opened again for each round, because some servers close idle ones.
-    pub async fn round(&mut self, clients: usize, duration: Duration) -> Outcome<Throughput> {
+    pub(crate) async fn round(&mut self, clients: usize, duration: Duration) -> Outcome<Throughput> {
         let mut connections = vec![];
         for _ in 0..clients {
             connections.push(Connection::open_at(self.address).await?);
@@ -54,7 +54,7 @@ impl<'a> Side<'a> {
         meter.finish(waiting_ms, 1).await
     }
 
-    /// Every client works until this says that it is over, by the time and the client's runs: what each run has taken.
+    /// Every client works until this decides that it is over, by the time and the client's runs: what each run has taken.
     async fn work(
         &mut self,
         connections: &mut [Connection],

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::results::{Compared, Figure, Metric, Quartiles, Results};
 use crate::targets::Target;
 
-pub const SQLITE: &str = "SQLite";
-pub const POSTGRES: &str = "Postgres";
+pub(crate) const SQLITE: &str = "SQLite";
+pub(crate) const POSTGRES: &str = "Postgres";
 
 const OUR_DURABILITY: &str = "the message, each event and the result, synced before the client has them \
                               (SQLite: WAL with `synchronous = FULL`; Postgres: `fsync` and `synchronous_commit` on)";
@@ -24,7 +24,7 @@ const TARGETS: [PeerTarget; 4] = [
     ("nats-server JetStream", Metric::MessagesPerS, [(SQLITE, 3.0), (POSTGRES, 3.0)]),
 ];
 
-pub struct Table {
+pub(crate) struct Table {
     pub title: &'static str,
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -52,7 +52,7 @@ impl Table {
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut line = String::new();
             for (cell, width) in cells.zip(&widths) {
-                write!(line, "{cell:<width$}  ").expect("writing to a string");
+                let _ = write!(line, "{cell:<width$}  ");
             }
             line.trim_end().to_owned() + "\n"
         };
@@ -71,7 +71,7 @@ impl Table {
         out + "\n"
     }
 
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let cells: Vec<String> = cells.map(|cell| cell.replace('|', "\\|")).collect();
             format!("| {} |\n", cells.join(" | "))
@@ -86,7 +86,7 @@ impl Table {
 }
 
 /// All tables that have rows.
-pub fn tables(results: &Results) -> Vec<Table> {
+pub(crate) fn tables(results: &Results) -> Vec<Table> {
     let all = [
         runs(&results.compared),
         messages(&results.compared),
@@ -100,13 +100,13 @@ pub fn tables(results: &Results) -> Vec<Table> {
 }
 
 /// Everything, for the terminal.
-pub fn text(results: &Results) -> String {
+pub(crate) fn text(results: &Results) -> String {
     let tables: Vec<String> = tables(results).iter().map(Table::text).collect();
     format!("\n{}{}\n", tables.concat(), conditions(results))
 }
 
 /// What the figures depend on.
-pub fn conditions(results: &Results) -> String {
+pub(crate) fn conditions(results: &Results) -> String {
     let warning = "**The machine was busy with other programs. These figures show that the comparison works; do not quote \
                    them.** ";
     format!(
@@ -249,7 +249,7 @@ fn values(figure: Option<&Figure>, with_factor: bool) -> Vec<String> {
 }
 
 /// As `2.5 × (2.0 to 4.0)`.
-pub fn factor(factor: Quartiles) -> String {
+pub(crate) fn factor(factor: Quartiles) -> String {
     let digits = |value: f64| match value {
         10.0.. => format!("{value:.0}"),
         0.1.. => format!("{value:.2}"),

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use crate::machine::own_cpu;
 use crate::outcome::Outcome;
 
-pub struct Direct {
+pub(crate) struct Direct {
     service: RunningService<RoleClient, ()>,
     arguments: Map<String, Value>,
     /// Killed when this is dropped.
@@ -22,7 +22,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    pub async fn start(python: &str, script: &Path) -> Outcome<Self> {
+    pub(crate) async fn start(python: &str, script: &Path) -> Outcome<Self> {
         let mut command = Command::new(python);
         command.arg(script).arg("good").kill_on_drop(true);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -35,7 +35,7 @@ impl Direct {
     }
 
     /// So many clients that each make so many calls: microseconds of this process's CPU time for one.
-    pub async fn round(&self, clients: usize, calls_each: usize) -> Outcome<f64> {
+    pub(crate) async fn round(&self, clients: usize, calls_each: usize) -> Outcome<f64> {
         let before = own_cpu()?;
         let all = (0..clients).map(|_| async {
             for _ in 0..calls_each {
@@ -47,7 +47,7 @@ impl Direct {
         Ok((own_cpu()? - before).as_secs_f64() * 1e6 / (clients * calls_each) as f64)
     }
 
-    pub async fn call(&self) -> Outcome<()> {
+    pub(crate) async fn call(&self) -> Outcome<()> {
         let peer: &Peer<RoleClient> = self.service.peer();
         let params = CallToolRequestParams::new("echo").with_arguments(self.arguments.clone());
         match peer.call_tool_once(params).await.map_err(|error| error.to_string())? {

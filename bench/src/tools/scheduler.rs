@@ -49,7 +49,7 @@ struct Compared {
     too_short: Option<[Duration; 2]>,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+pub(crate) async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let (mut worst_ratio, mut worst_s) = (0.0_f64, 0.0_f64);
     for engine in Engine::BOTH {
         let name = engine.name();

@@ -246,7 +246,7 @@ impl Connection {
         self.data_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty())
     }
 
-    /// How to invoke `ostler` again so that it reaches the same server, for suggested commands. What the environment says
+    /// How to invoke `ostler` again so that it reaches the same server, for suggested commands. What the environment sets
     /// is not repeated: the shell that a command is copied into has the same one. An address with a password in it is
     /// omitted.
     pub(crate) fn invocation(&self) -> String {

@@ -105,7 +105,7 @@ fn problems(failure: &Failure) -> impl Iterator<Item = &str> {
     listed.into_iter().flatten().take(PROBLEMS_MAX).filter_map(|problem| problem.get("message")?.as_str())
 }
 
-/// What to do about it: the hint that the failure carries, else that of its rule or kind. `None` if the message says it all.
+/// What to do about it: the hint that the failure carries, else that of its rule or kind. `None` if the message is enough.
 pub(crate) fn hint_of(failure: &Failure) -> Option<String> {
     let own = failure.details.as_ref().and_then(|details| details.get(HINT)).and_then(|hint| hint.as_str());
     let text = |key: &str| failure.details.as_ref()?.get(key)?.as_str();
@@ -173,7 +173,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
             "raise the budget (`--timeout`, `--max-tokens`, `--max-cost`, …; up to the server's ceiling), or split the work"
         }
         PermissionDenied => {
-            "the turn has ended; `ostler retry` asks the agent again, and another prompt in its session goes another way"
+            "the turn has ended; `ostler retry` repeats the prompt, or send a different prompt to its session"
         }
         NotImplemented => "leave out what the message names, or choose a backend profile whose agent has it",
         RateLimited | Overloaded => "try again in a moment",

@@ -268,7 +268,7 @@ impl<S: Source> Follower<S> {
     }
 }
 
-/// Why a server ended a stream in order although its target goes on. A server that is stopping ends its streams first, and says so
+/// Why a server ended a stream in order although its target goes on. A server that is stopping ends its streams first, and reports it
 /// for as long as it responds; one that does not respond any more has stopped.
 async fn closed(client: &Client) -> Failure {
     let is_stopping = match timeout(READINESS_WAIT, client.readiness()).await {

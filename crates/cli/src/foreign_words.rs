@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(command_for("frobnicate"), None);
         assert!(command_for_two("auth", "can-i").is_some_and(|hint| hint.starts_with("`ostler can-i ACTION`")));
         assert!(command_for_two("auth", "status").is_some_and(|hint| hint.starts_with("`ostler whoami`")));
-        assert_eq!(command_for_two("auth", "login"), None, "the first word says enough");
+        assert_eq!(command_for_two("auth", "login"), None, "the first word is enough");
         for (words, command) in [
             ("runs cancel", "`ostler cancel RUN`"),
             ("runs show", "`ostler result RUN`"),

@@ -1,8 +1,6 @@
 //! The binary `ostler`. Parses the command line, runs one command, and turns the result into an exit code. No command
 //! prints an error itself: every failure is printed here, in one format.
 
-#![warn(clippy::allow_attributes, clippy::expect_used, clippy::print_stdout, unreachable_pub)]
-
 mod candidates;
 mod commands;
 mod connection;

@@ -28,7 +28,7 @@ pub(crate) fn of_parser(mut error: clap::Error, words: &[String], mut command: C
     let shown = |line| if is_usage(line) { format!("{usage}\n") } else { format!("{line}\n") };
     let mut out = String::new();
     for line in message.lines().filter(|line| !has_tip(line)) {
-        // A tip that is left out stands between two blank lines.
+        // A tip that is left out was between two blank lines.
         if !line.trim().is_empty() || !out.ends_with("\n\n") {
             out.push_str(&shown(line));
         }
@@ -51,7 +51,7 @@ fn remove_hidden_suggestions(error: &mut clap::Error, command: &Command) {
 }
 
 /// What to do about an error of the argument parser: about a word of another tool, or a prompt without quotes. `None` if its message
-/// says it all: it names the similar word or the possible values.
+/// is enough: it names the similar word or the possible values.
 fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<String> {
     let has = |kind| error.get(kind).is_some();
     let text = |kind| match error.get(kind) {

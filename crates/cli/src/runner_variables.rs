@@ -113,8 +113,9 @@ impl RunnerVariables {
     /// The order with what the variables set.
     pub(crate) fn apply(&self, order: RunnerOrder) -> Result<RunnerOrder, Failure> {
         self.check_subdir()?;
-        for (name, _) in WITHOUT_EFFECT.iter().filter_map(|name| Some((name, self.0.text(name)?))) {
-            tracing::warn!(variable = name, "this variable has no effect");
+        let without_effect = self.without_effect().join(", ");
+        if !without_effect.is_empty() {
+            tracing::warn!(variables = without_effect, "accepted for compatibility, without effect");
         }
         let lease_ms = self.number(LEASE_MS, LEASE_MS_MIN.unsigned_abs(), LEASE_MS_MAX.unsigned_abs())?;
         let idle_ms = match self.flag(ONE_SHOT)? {
@@ -140,6 +141,12 @@ impl RunnerVariables {
             backend_profile: order.backend_profile,
             register: order.register,
         })
+    }
+
+    /// The variables that are set and do nothing. Codex is started with fixed arguments, because others could undo its confinement,
+    /// and the runner waits for commands with a long poll, which has no interval.
+    fn without_effect(&self) -> Vec<&'static str> {
+        WITHOUT_EFFECT.iter().copied().filter(|name| self.0.text(name).is_some()).collect()
     }
 
     /// The backend's home. The published run manager sets `CODEX_HOME` to the home that it made for the run. Elsewhere the variable
@@ -274,6 +281,13 @@ mod tests {
         assert_eq!(order.environment.storage, Some(PathBuf::from("/storage")));
         let claim = StorageClaim { name: "claim".into(), namespace: "agents".into(), mount_path: "/storage".into() };
         assert_eq!(order.storage_claim, Some(claim));
+    }
+
+    #[test]
+    fn variables_without_effect_are_named() {
+        assert_eq!(variables(&[("AGENTRUN_RUN_ID", "run_1")]).without_effect(), [""; 0]);
+        let set = variables(&[("AGENTRUN_CODEX_ARGS", "--help"), ("AGENTRUN_RUNNER_POLL_INTERVAL_MS", "500")]);
+        assert_eq!(set.without_effect(), ["AGENTRUN_CODEX_ARGS", "AGENTRUN_RUNNER_POLL_INTERVAL_MS"]);
     }
 
     #[test]

@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(get("localhost").await.unwrap().status(), 204);
     }
 
-    /// The first address stands for a public one, the second for a private one.
+    /// The first address represents a public one, the second a private one.
     #[tokio::test]
     async fn a_name_that_resolves_differently_later_is_checked_again() {
         let (outside, reached_outside) = listen("127.0.0.1:0").await;

@@ -26,15 +26,15 @@ impl Path {
 
     /// The segments below `/api/v1`.
     pub(crate) fn api(segments: &[&str]) -> Self {
-        Self::under("/api/v1", segments)
+        Self::with_prefix("/api/v1", segments)
     }
 
     /// The segments at the root, for dialects without a prefix.
     pub(crate) fn of(segments: &[&str]) -> Self {
-        Self::under("", segments)
+        Self::with_prefix("", segments)
     }
 
-    fn under(prefix: &str, segments: &[&str]) -> Self {
+    fn with_prefix(prefix: &str, segments: &[&str]) -> Self {
         let mut path = String::with_capacity(80);
         path.push_str(prefix);
         for segment in segments {

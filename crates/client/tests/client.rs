@@ -1,5 +1,7 @@
 //! The client against responses of every kind, without a server.
 
+#![expect(clippy::expect_used, reason = "a test program: a failed expectation is a failed test")]
+
 use std::{
     io::{Read, Write},
     sync::{Arc, Mutex},

@@ -3,6 +3,8 @@
 //!
 //! Three versions move independently: of the envelope's shape, of the protocol's features, of an event's frame.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,95 +35,29 @@ impl ProtocolVersion {
     }
 }
 
-/// What the operator of a server switches on, as far as it is visible to clients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Toggles(u32);
-
-impl Toggles {
-    pub const fn with(self, toggle: Toggle) -> Self {
-        Self(self.0 | toggle.bit())
-    }
-
-    pub const fn has(self, toggle: Toggle) -> bool {
-        self.0 & toggle.bit() != 0
-    }
-}
-
-impl FromIterator<Toggle> for Toggles {
-    fn from_iter<T: IntoIterator<Item = Toggle>>(toggles: T) -> Self {
-        toggles.into_iter().fold(Self::default(), Self::with)
-    }
-}
-
-impl Extend<Toggle> for Toggles {
-    fn extend<T: IntoIterator<Item = Toggle>>(&mut self, toggles: T) {
-        *self = toggles.into_iter().fold(*self, Self::with);
-    }
-}
-
-/// A switch of the operator. The engine knows the state of its own ones; a dialect reports those that its section has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Toggle {
-    RequireAuth,
-    AllowOrigin,
-    RateLimit,
-    /// Prompts have a deadline.
-    PromptDeadline,
-    /// Event streams to which nothing can be written are closed.
-    WriterIdle,
-    /// The server is bound to a directory.
-    Workspace,
-    /// Clients may change settings of the workspace, so there is a workspace.
-    Settings,
-    /// Clients may reload the settings of the workspace, so there is a workspace.
-    Reload,
-    /// Sessions share connections to MCP servers.
-    McpPool,
-    /// The backend of the daemon's profile answers requests about its workspace beside turns.
-    Agent,
-    /// The model of the daemon's profile answers questions beside turns.
-    SideQueries,
-    /// Clients may run shell commands in the workspace, so there is a workspace.
-    SessionShell,
+/// A switch of the operator, as far as it is visible to clients. The engine declares those of its own sections here, and each
+/// dialect its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Toggle {
+    pub name: &'static str,
+    /// What switches it on: a flag of `ostler serve`, or a key of the configuration.
+    pub switch: &'static str,
 }
 
 impl Toggle {
-    pub const ALL: &'static [Self] = &[
-        Self::RequireAuth,
-        Self::AllowOrigin,
-        Self::RateLimit,
-        Self::PromptDeadline,
-        Self::WriterIdle,
-        Self::Workspace,
-        Self::Settings,
-        Self::Reload,
-        Self::McpPool,
-        Self::Agent,
-        Self::SideQueries,
-        Self::SessionShell,
-    ];
+    pub const REQUIRE_AUTH: Self = Self::new("require auth", "--require-auth");
+    pub const ALLOW_ORIGIN: Self = Self::new("allow origin", "--allow-origin");
+    pub const RATE_LIMIT: Self = Self::new("rate limit", "--rate-limit");
+    /// Sessions share connections to MCP servers.
+    pub const MCP_POOL: Self = Self::new("mcp pool", "mcp.no_pool = false");
 
-    const fn bit(self) -> u32 {
-        1 << self as u32
-    }
-
-    /// What switches it on: a flag of `ostler serve`, or a key of the configuration.
-    pub fn switch(self) -> &'static str {
-        match self {
-            Self::RequireAuth => "--require-auth",
-            Self::AllowOrigin => "--allow-origin",
-            Self::RateLimit => "--rate-limit",
-            Self::PromptDeadline => "--prompt-deadline-ms",
-            Self::WriterIdle => "--writer-idle-timeout-ms",
-            Self::Workspace => "--workspace",
-            Self::Settings => "daemon.settings",
-            Self::Reload => "daemon.reload",
-            Self::McpPool => "mcp.no_pool = false",
-            Self::Agent | Self::SideQueries => "daemon.profile",
-            Self::SessionShell => "--enable-session-shell",
-        }
+    pub const fn new(name: &'static str, switch: &'static str) -> Self {
+        Self { name, switch }
     }
 }
+
+/// The toggles that are on.
+pub type Toggles = BTreeSet<Toggle>;
 
 /// One row of the registry.
 #[derive(Debug)]
@@ -152,8 +88,8 @@ impl Capability {
         Self { when: toggles, ..self }
     }
 
-    fn is_advertised(&self, version: ProtocolVersion, toggles: Toggles) -> bool {
-        self.since <= version && self.when.iter().all(|toggle| toggles.has(*toggle))
+    fn is_advertised(&self, version: ProtocolVersion, toggles: &Toggles) -> bool {
+        self.since <= version && self.when.iter().all(|toggle| toggles.contains(toggle))
     }
 }
 
@@ -171,26 +107,26 @@ pub const ENGINE: &[Capability] = &[
         &["GET /health", "GET /capabilities"],
         "Every request needs a token, also for health; without a valid one it gets the same 401 in every case.",
     )
-    .when(&[Toggle::RequireAuth]),
+    .when(&[Toggle::REQUIRE_AUTH]),
     capability(
         "allow_origin",
         &["GET /health", "GET /capabilities"],
         "Web pages of the configured origins may call, with a preflight, and read the responses; others get 403.",
     )
-    .when(&[Toggle::AllowOrigin]),
+    .when(&[Toggle::ALLOW_ORIGIN]),
     capability(
         "rate_limit",
         &["GET /health", "GET /capabilities"],
-        "Callers, and clients of the daemon, have limits; one over its limit receives 429 with the tier and the time to retry.",
+        "Callers have limits, and so have clients where a dialect sets some; one over its limit receives 429 with the tier and the time to retry.",
     )
-    .when(&[Toggle::RateLimit]),
+    .when(&[Toggle::RATE_LIMIT]),
 ];
 
 /// The tags a server of this build advertises.
 pub fn advertised<'a>(
     rows: impl IntoIterator<Item = &'a Capability>,
     version: ProtocolVersion,
-    toggles: Toggles,
+    toggles: &Toggles,
 ) -> impl Iterator<Item = &'static str> {
     rows.into_iter().filter(move |row| row.is_advertised(version, toggles)).map(|row| row.tag)
 }
@@ -269,7 +205,7 @@ impl Capabilities {
         Self {
             v: ENVELOPE_VERSION,
             mode: MODE.to_owned(),
-            features: advertised(rows, ProtocolVersion::CURRENT, toggles).map(str::to_owned).collect(),
+            features: advertised(rows, ProtocolVersion::CURRENT, &toggles).map(str::to_owned).collect(),
             workspace_cwd,
             protocol: ProtocolVersions::of_this_build(),
             protocol_versions: ProtocolVersions::of_this_build(),
@@ -319,8 +255,6 @@ impl SeenCapabilities {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
@@ -335,34 +269,24 @@ mod tests {
 
     /// The tags that a server with these rows advertises while these toggles are on.
     fn tags(rows: &[Capability], on: &[Toggle]) -> Vec<&'static str> {
-        advertised(rows, ProtocolVersion::V1, on.iter().copied().collect()).collect()
-    }
-
-    #[test]
-    fn toggles_are_independent() {
-        for toggle in Toggle::ALL {
-            let on = Toggles::default().with(*toggle);
-            assert!(Toggle::ALL.iter().all(|other| on.has(*other) == (other == toggle)), "{toggle:?}");
-        }
-        let all: Toggles = Toggle::ALL.iter().copied().collect();
-        assert!(Toggle::ALL.iter().all(|toggle| all.has(*toggle)));
+        advertised(rows, ProtocolVersion::V1, &on.iter().copied().collect()).collect()
     }
 
     #[test]
     fn each_toggle_adds_exactly_its_own_tags() {
         let always: Vec<_> = ENGINE.iter().filter(|row| row.when.is_empty()).map(|row| row.tag).collect();
         assert_eq!(tags(ENGINE, &[]), always);
-        for toggle in Toggle::ALL {
-            let added: Vec<_> = tags(ENGINE, &[*toggle]).into_iter().filter(|tag| !always.contains(tag)).collect();
-            let own: Vec<_> = ENGINE.iter().filter(|row| row.when == [*toggle]).map(|row| row.tag).collect();
+        for toggle in [Toggle::REQUIRE_AUTH, Toggle::ALLOW_ORIGIN, Toggle::RATE_LIMIT, Toggle::MCP_POOL] {
+            let added: Vec<_> = tags(ENGINE, &[toggle]).into_iter().filter(|tag| !always.contains(tag)).collect();
+            let own: Vec<_> = ENGINE.iter().filter(|row| row.when == [toggle]).map(|row| row.tag).collect();
             assert_eq!(added, own);
         }
     }
 
     #[test]
     fn a_tag_with_several_toggles_needs_all_of_them() {
-        let rows = [capability("both", &["GET /both"], "").when(&[Toggle::Workspace, Toggle::RateLimit])];
-        assert!(tags(&rows, &[Toggle::Workspace]).is_empty() && tags(&rows, &[Toggle::RateLimit]).is_empty());
-        assert_eq!(tags(&rows, &[Toggle::RateLimit, Toggle::Workspace]), ["both"]);
+        let rows = [capability("both", &["GET /both"], "").when(&[Toggle::MCP_POOL, Toggle::RATE_LIMIT])];
+        assert!(tags(&rows, &[Toggle::MCP_POOL]).is_empty() && tags(&rows, &[Toggle::RATE_LIMIT]).is_empty());
+        assert_eq!(tags(&rows, &[Toggle::RATE_LIMIT, Toggle::MCP_POOL]), ["both"]);
     }
 }

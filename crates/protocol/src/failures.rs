@@ -56,19 +56,19 @@ pub struct FailureRow {
 }
 
 failure_kinds! {
-    SchemaInvalid "schema-invalid" 400 -32602 false 2 "The request does not have the shape the operation asks for.";
+    SchemaInvalid "schema-invalid" 400 -32602 false 2 "The request does not match the schema of the operation.";
     Unauthenticated "unauthenticated" 401 -32001 false 3 "No valid token was given.";
     Forbidden "forbidden" 403 -32004 false 3 "The caller may not do this.";
     OriginDenied "origin-denied" 403 -32004 false 3 "The request comes from a page or host name that is not allowed.";
     TenantPolicyDenied "tenant-policy-denied" 403 -32004 false 3 "The tenant's policy does not allow this.";
-    NotFound "not-found" 404 -32008 false 4 "There is no such thing, or the caller may not know of it.";
+    NotFound "not-found" 404 -32008 false 4 "The object does not exist, or the caller may not see it.";
     MethodNotAllowed "method-not-allowed" 405 -32601 false 2 "The path exists, but not with this method.";
     IdempotencyConflict "idempotency-conflict" 409 -32009 false 5 "The key was used before, with another body.";
     RunnerLeaseConflict "runner-lease-conflict" 409 -32009 true 5 "Another claim of the run is in force.";
     SessionBusy "session-busy" 409 -32009 true 5 "The session has another active run.";
-    StateConflict "state-conflict" 409 -32009 false 5 "The thing is in a state that does not allow this.";
+    StateConflict "state-conflict" 409 -32009 false 5 "The object is in a state that does not allow this.";
     Cancelled "cancelled" 409 -32009 false 11 "It was cancelled.";
-    Gone "gone" 410 -32008 false 4 "It existed, and is kept no longer.";
+    Gone "gone" 410 -32008 false 4 "It has been deleted.";
     SessionStoreEvicted "session-store-evicted" 410 -32008 false 12 "The session's stored agent state was evicted.";
     PayloadTooLarge "payload-too-large" 413 -32602 false 2 "Something is over its size limit.";
     UnsupportedMediaType "unsupported-media-type" 415 -32602 false 2 "The body does not have the content type the operation takes.";
@@ -80,9 +80,9 @@ failure_kinds! {
     NotImplemented "not-implemented" 501 -32601 false 2 "The server, or the backend, does not have this behaviour.";
     BackendFailed "backend-failed" 502 -32070 false 10 "The agent failed.";
     BackendTimeout "backend-timeout" 504 -32074 false 10 "The agent did not answer in time.";
-    ThreadResumeFailed "thread-resume-failed" 502 -32070 false 10 "The agent could not go on with its thread.";
+    ThreadResumeFailed "thread-resume-failed" 502 -32070 false 10 "The agent could not continue its thread.";
     ProviderAuthFailed "provider-auth-failed" 502 -32070 false 10 "The model provider refused the credential.";
-    ProviderUnavailable "provider-unavailable" 503 5030 true 10 "The model provider cannot be reached or says later.";
+    ProviderUnavailable "provider-unavailable" 503 5030 true 10 "The model provider is unreachable or asks to retry later.";
     ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32070 false 10 "The model requested an invalid tool call.";
     InfraFailed "infra-failed" 503 5030 true 10 "Ostler's own machinery failed.";
     Overloaded "overloaded" 503 5030 true 6 "A queue is full; try again shortly.";
@@ -167,7 +167,7 @@ impl Failure {
         if problems.len() < 2 {
             return problems.pop().map_or(Ok(()), Err);
         }
-        // A problem that is a list itself stands for its parts.
+        // A problem that is a list itself is replaced by its parts.
         let parts = |problem: &Self| match problem.details.as_ref().and_then(|details| details.get(PROBLEMS)) {
             Some(Value::Array(parts)) => parts.clone(),
             _ => {
@@ -190,7 +190,7 @@ impl Failure {
 
     /// The rule that was broken. `None` if the failure names no rule, or one of a newer server that this table lacks.
     pub fn broken_rule(&self) -> Option<Rule> {
-        Rule::parse(self.rule_name()?)
+        rule_of(self.details.as_deref()?)
     }
 
     /// The name of the rule as it is on the wire, for logs and for display. To decide by a rule, use
@@ -198,6 +198,11 @@ impl Failure {
     pub fn rule_name(&self) -> Option<&str> {
         self.details.as_ref()?.get(RULE)?.as_str()
     }
+}
+
+/// The rule that the details of a failure name, or those of one of its problems.
+pub fn rule_of(details: &Map<String, Value>) -> Option<Rule> {
+    Rule::parse(details.get(RULE)?.as_str()?)
 }
 
 impl fmt::Display for Failure {
@@ -239,7 +244,7 @@ pub struct Problem {
 impl Problem {
     pub fn new(kind: FailureKind, message: String, trace_id: String, details: Map<String, Value>) -> Self {
         let row = kind.row();
-        let rule = details.get(RULE).and_then(Value::as_str).and_then(Rule::parse);
+        let rule = rule_of(&details);
         Self {
             problem_type: format!("urn:ostler:failure:{}", row.name),
             title: row.meaning.to_owned(),

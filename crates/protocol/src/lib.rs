@@ -3,8 +3,6 @@
 //! Nothing here does I/O, waits, or reads a clock: state and action go in, state or failure comes out. `kernel` holds
 //! the state machines; the store persists what they return.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 #[macro_use]
 mod enum_words;
 
@@ -12,6 +10,7 @@ pub mod addresses;
 pub mod bodies;
 pub mod callers;
 pub mod capabilities;
+pub mod created;
 pub mod cursors;
 pub mod daemon;
 pub mod failures;

@@ -167,21 +167,21 @@ impl Redactor {
 
     /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.redact_json_except(text, KeptKeys::None)
+        self.redact_json_except(text, UnredactedKeys::None)
     }
 
     /// Redacts a JSON text whose top-level fields are ours and whose other content is a caller's. Names of these fields stay, so that it
     /// can be read back even if a known value is part of such a name.
     pub fn redact_json_payload<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.redact_json_except(text, KeptKeys::TopLevelNames)
+        self.redact_json_except(text, UnredactedKeys::TopLevelNames)
     }
 
     /// Redacts a JSON text all of whose keys are ours: only its values change.
     pub fn redact_json_values<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.redact_json_except(text, KeptKeys::All)
+        self.redact_json_except(text, UnredactedKeys::All)
     }
 
-    fn redact_json_except<'a>(&self, text: &'a str, kept_keys: KeptKeys) -> Cow<'a, str> {
+    fn redact_json_except<'a>(&self, text: &'a str, unredacted_keys: UnredactedKeys) -> Cow<'a, str> {
         let found = SearchNeeds { known: self.knows(text), escapes: has_escape(text) };
         if !found.known && !found.escapes && !FINDER.is_match(text) {
             return Cow::Borrowed(text);
@@ -189,7 +189,8 @@ impl Redactor {
         // Without a backslash, the strings are parts of the text as it is.
         let needs = if text.contains('\\') { SearchNeeds::ALL } else { found };
         let out = String::new();
-        let mut walk = JsonWalk { redactor: self, text, needs, kept_keys, depth: 0, out, copied: 0, mask_until: 0 };
+        let mut walk =
+            JsonWalk { redactor: self, text, needs, unredacted_keys, depth: 0, out, copied: 0, mask_until: 0 };
         walk.run();
         if walk.copied == 0 {
             return Cow::Borrowed(text);
@@ -219,7 +220,7 @@ impl SearchNeeds {
 
 /// Which keys of a JSON text are not redacted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum KeptKeys {
+enum UnredactedKeys {
     None,
     /// Those of the outermost object, if they are names of letters.
     TopLevelNames,
@@ -232,7 +233,7 @@ struct JsonWalk<'a> {
     text: &'a str,
     /// Of its strings.
     needs: SearchNeeds,
-    kept_keys: KeptKeys,
+    unredacted_keys: UnredactedKeys,
     /// Objects and arrays that are open.
     depth: usize,
     out: String,
@@ -270,7 +271,7 @@ impl JsonWalk<'_> {
 
     /// `between`: the text between two strings.
     fn count_depth(&mut self, between: &str) {
-        if self.kept_keys != KeptKeys::TopLevelNames {
+        if self.unredacted_keys != UnredactedKeys::TopLevelNames {
             return;
         }
         for byte in between.bytes() {
@@ -283,13 +284,13 @@ impl JsonWalk<'_> {
     }
 
     fn keeps_key(&self, key: &str) -> bool {
-        match self.kept_keys {
-            KeptKeys::None => false,
-            KeptKeys::TopLevelNames => {
+        match self.unredacted_keys {
+            UnredactedKeys::None => false,
+            UnredactedKeys::TopLevelNames => {
                 let is_name = key.len() <= FIELD_NAME_BYTES_MAX && key.bytes().all(|b| b.is_ascii_alphabetic());
                 self.depth == 1 && is_name
             }
-            KeptKeys::All => true,
+            UnredactedKeys::All => true,
         }
     }
 

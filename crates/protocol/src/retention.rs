@@ -170,7 +170,7 @@ pub struct HoldPage {
 }
 
 /// The failure to delete what a hold covers.
-pub fn held(what: &str) -> Failure {
+pub fn under_hold(what: &str) -> Failure {
     Failure::rule(Rule::LegalHold, format!("{what} is under a legal hold and cannot be deleted"))
 }
 

@@ -56,7 +56,7 @@ pub struct RuleRow {
     /// The kind of its failures, unless a failure is given another one.
     pub kind: FailureKind,
     pub meaning: &'static str,
-    /// What a person at a terminal can do about it. `None` if the message says it all, or the hint of the kind says enough.
+    /// What a person at a terminal can do about it. `None` if the message or the hint of the kind is enough.
     pub hint: Option<&'static str>,
     /// Hints for failures of this rule with another kind.
     pub hints_by_kind: &'static [(FailureKind, &'static str)],

@@ -85,7 +85,7 @@ impl Meter {
         let usage = &result.usage;
         self.spent.tokens = usage.total_tokens.saturating_add(usage.delegated_tokens);
         self.spent.cost_usd = usage.cost_usd + usage.delegated_cost_usd;
-        self.spent.tool_calls = result.tool_call_summary.count;
+        self.spent.tool_calls = result.tool_call_summary.count.saturating_add(usage.delegated_tool_calls);
         self.spent.turns = usage.turns;
     }
 
@@ -96,7 +96,8 @@ impl Meter {
         }
         self.spent.tokens = self.spent.tokens.saturating_add(used.tokens);
         self.spent.cost_usd += used.cost_usd;
-        self.spent.usage_used_up(&self.budgets).map(StopReason::Budget)
+        self.spent.tool_calls = self.spent.tool_calls.saturating_add(used.tool_calls);
+        self.spent.usage_used_up(&self.budgets).map(StopReason::Budget).or_else(|| self.check_tools(0))
     }
 
     /// Counts an event. `Some` if a budget is used up.
@@ -155,16 +156,24 @@ mod tests {
     }
 
     #[test]
-    fn what_started_runs_have_used_counts_against_tokens_and_cost() {
+    fn what_started_runs_have_used_counts_against_tokens_cost_and_tool_calls() {
         let budgets = Budgets { max_tokens: Some(10), max_cost_usd: Some(1.0), ..Budgets::default() };
         let mut meter = Meter::new(budgets, Prices::default());
-        assert_eq!(meter.add_delegated(DelegatedUse { tokens: 6, cost_usd: 0.5 }), None);
+        assert_eq!(meter.add_delegated(DelegatedUse { tokens: 6, cost_usd: 0.5, tool_calls: 0 }), None);
         let mut costly = meter.clone();
-        let stop = costly.add_delegated(DelegatedUse { tokens: 1, cost_usd: 0.5 });
+        let stop = costly.add_delegated(DelegatedUse { tokens: 1, cost_usd: 0.5, tool_calls: 0 });
         assert_eq!(stop, Some(StopReason::Budget(UsedUp { name: "maxCostUsd", value: "1".into() })));
         let usage = RawJson::of(&json!({"inputTokens": 3, "outputTokens": 1}));
         let stop = meter.observe(EventType::Usage, &usage);
         assert_eq!(stop, Some(StopReason::Budget(UsedUp { name: "maxTokens", value: "10".into() })));
+        let mut meter = Meter::new(Budgets { max_tool_calls: Some(3), ..Budgets::default() }, Prices::default());
+        meter.observe(EventType::ToolCall, &RawJson::of(&json!({"status": "started"})));
+        assert_eq!(meter.add_delegated(DelegatedUse { tool_calls: 1, ..DelegatedUse::default() }), None);
+        assert_eq!(meter.check_next_tool(), None);
+        assert_eq!(meter.add_delegated(DelegatedUse { tool_calls: 1, ..DelegatedUse::default() }), None);
+        let stop = Some(StopReason::Budget(UsedUp { name: "maxToolCalls", value: "3".into() }));
+        assert_eq!(meter.check_next_tool(), stop, "it may still reply");
+        assert_eq!(meter.add_delegated(DelegatedUse { tool_calls: 1, ..DelegatedUse::default() }), stop);
     }
 
     #[test]

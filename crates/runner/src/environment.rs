@@ -65,7 +65,7 @@ pub struct BackendEnvironment {
     /// With which a program of this run calls the server's tools. `None` if it gets none of them.
     #[serde(default, serialize_with = "expose_token")]
     pub tool_token: Option<SecretString>,
-    /// Short-lived variables of the backend's program. Their values are removed from everything that the runner reports.
+    /// Short-lived variables of the backend's tools. Their values are removed from everything that the runner reports.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "expose_values")]
     pub variables: BTreeMap<String, SecretString>,
     /// Files that the runner places into the workspace before the backend starts. `None` if the run names none.
@@ -173,9 +173,15 @@ impl BackendEnvironment {
         Self { unavailable: Some(failure.into()), ..Self::bare(backend) }
     }
 
-    /// The short-lived variables, for the backend's program.
+    /// The short-lived variables, for a program that has no other way to give them to its tools. The server has checked that their
+    /// names are those of credentials.
     pub(crate) fn program_variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
         self.variables.iter().map(|(name, value)| (name.into(), value.expose_secret().into()))
+    }
+
+    /// The short-lived variables in clear, for a program that takes them in its settings and gives them to its tools only.
+    pub(crate) fn tool_variables(&self) -> BTreeMap<&str, &str> {
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect()
     }
 
     /// Removes the values of the variables, and the credentials of repositories, from reports. `None` if there are none.

@@ -26,7 +26,7 @@ impl LeaveOrder {
     }
 
     /// Resolves when the order is given. Cancel safe.
-    pub(crate) async fn given(&self) {
+    pub(crate) async fn wait(&self) {
         let mut receiver = self.0.clone();
         if receiver.wait_for(|is_given| *is_given).await.is_err() {
             std::future::pending::<()>().await;

@@ -5,8 +5,6 @@
 //! Silence, text or an exit of the backend never ends a command. Only an end that the backend states does, or the
 //! runner's own reason to stop it.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 pub mod backend;
 mod budgets;
 mod changes;

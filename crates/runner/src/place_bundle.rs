@@ -69,7 +69,7 @@ async fn place_bundle(
 async fn under_lease<T>(lease: &LeaseSession, leave: &LeaveOrder, work: impl Future<Output = T>) -> Result<T, Halt> {
     let rejection = tokio::select! {
         biased;
-        () = leave.given() => return Err(Halt::Stopped),
+        () = leave.wait() => return Err(Halt::Stopped),
         done = work => return Ok(done),
         rejection = lease.renew_until_cancelled() => rejection,
     };

@@ -333,7 +333,7 @@ async fn serve(
     loop {
         let next = tokio::select! {
             biased;
-            () = leave.given() => return Err(Halt::Stopped),
+            () = leave.wait() => return Err(Halt::Stopped),
             next = next_turn(order, lease, backend) => next?,
         };
         let Some(command) = next else { return Ok(()) };

@@ -41,7 +41,7 @@ use crate::{
     hub::Hub,
     job_queues::JobQueues,
     job_redactors::JobRedactors,
-    launcher::{InHand, ResidentPlaces},
+    launcher::{HeldJobs, ResidentPlaces},
     metrics::Metrics,
     net::{
         body_budget::BodyBudget,
@@ -104,7 +104,7 @@ pub struct AppInner {
     /// Wake-ups for other servers, if the store can have others.
     others: Option<Arc<Pending>>,
     /// The jobs of this server's launcher.
-    pub in_hand: InHand,
+    pub held_jobs: HeldJobs,
     pub(crate) places: Arc<ResidentPlaces>,
     /// Runners elsewhere that wait for a job.
     pub job_queues: JobQueues,
@@ -200,7 +200,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     pub others: Option<Arc<Pending>>,
-    pub(crate) places: (InHand, Arc<ResidentPlaces>),
+    pub(crate) places: (HeldJobs, Arc<ResidentPlaces>),
     pub tls_certificate: Option<Vec<u8>>,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
@@ -215,7 +215,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let (in_hand, places) = parts.places;
+        let (held_jobs, places) = parts.places;
         let body_budget = BodyBudget::new(&parts.config.limits);
         let fresh_sockets = fresh_sockets(&parts.config.limits);
         let placement = parts.config.server.workspace.as_deref().filter(|_| parts.db.multi_replica());
@@ -244,7 +244,7 @@ impl App {
             server_number: i64::from_ne_bytes(server_number),
             fresh_sockets,
             others: parts.others,
-            in_hand,
+            held_jobs,
             places,
             job_queues: JobQueues::default(),
             job_redactors: JobRedactors::default(),
@@ -443,17 +443,17 @@ impl App {
 
     /// Resolves when the server accepts no new work any more.
     pub async fn drained(&self) {
-        self.reached(Stage::Draining).await;
+        self.wait_for_stage(Stage::Draining).await;
     }
 
     /// Resolves when the server is stopping.
     pub async fn stopped(&self) {
-        self.reached(Stage::Stopping).await;
+        self.wait_for_stage(Stage::Stopping).await;
     }
 
-    async fn reached(&self, stage: Stage) {
-        let mut reached = self.stage.clone();
-        let _ = reached.wait_for(|now| *now >= stage).await;
+    async fn wait_for_stage(&self, stage: Stage) {
+        let mut current = self.stage.clone();
+        let _ = current.wait_for(|now| *now >= stage).await;
     }
 
     pub fn is_draining(&self) -> bool {

@@ -110,7 +110,7 @@ pub struct ServerSection {
     /// Addresses and networks of proxies in front of this server. A request of one of them counts for the
     /// client that the proxy names in `X-Forwarded-For`.
     pub trusted_proxies: Vec<String>,
-    /// Origins of web pages that may call this server. `*` stands for every origin and needs `require_auth`.
+    /// Origins of web pages that may call this server. `*` means every origin and needs `require_auth`.
     pub allow_origins: Vec<String>,
     /// The directory that this server is bound to: agents of editors and SDKs work in it, and their clients
     /// read and write its files. An absolute path; it may not contain the data directory, or be inside it. By default
@@ -290,7 +290,7 @@ impl Config {
     fn problems(&self) -> Vec<Failure> {
         let mut problems = vec![];
         if self.server.open_loopback && self.server.require_auth {
-            let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
+            let message = "server.open_loopback and server.require_auth contradict each other; set one";
             problems.push(Failure::invalid(Rule::Config, message));
         }
         if self.server.open_loopback && !self.server.trusted_proxies.is_empty() {
@@ -345,10 +345,10 @@ impl Config {
     /// The engine's own toggles. Those of dialects are added by [`Dialects::toggles`](crate::dialect::Dialects::toggles).
     pub(crate) fn toggles(&self) -> Toggles {
         let states = [
-            (Toggle::RequireAuth, self.server.require_auth),
-            (Toggle::AllowOrigin, !self.server.allow_origins.is_empty()),
-            (Toggle::RateLimit, self.rate_limit.on),
-            (Toggle::McpPool, !self.mcp.no_pool),
+            (Toggle::REQUIRE_AUTH, self.server.require_auth),
+            (Toggle::ALLOW_ORIGIN, !self.server.allow_origins.is_empty()),
+            (Toggle::RATE_LIMIT, self.rate_limit.on),
+            (Toggle::MCP_POOL, !self.mcp.no_pool),
         ];
         states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
     }

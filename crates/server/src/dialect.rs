@@ -37,16 +37,17 @@ use crate::{
     tools::ToolSource,
 };
 
+pub use crate::metrics::Samples;
 pub use dialects::Dialects;
 pub use failures::{FailureEncoder, PROBLEM_JSON, encoded};
 pub(crate) use gate::SharedPaths;
 pub use gate::{GateRules, RateRules, TierLimit};
 pub use holdings::{Backup, ConfiguredPlace, Erasure, Holding, Location, Retention};
+pub use metrics::Metric;
 pub(crate) use metrics::MetricRead;
-pub use metrics::{Metric, Samples};
 pub use notices::PersonNotice;
 pub(crate) use notices::{NotifyPerson, PendingNotices};
-pub use ostler_store::wakeups::FormerWord;
+pub use ostler_store::wakeups::LegacyWord;
 pub use retention::{ListRemovable, Ownership, Removable, RemovedItems, RetentionScope, RetentionStep};
 pub use states::States;
 pub use topics::Topic;

@@ -2,8 +2,6 @@
 //! (`service`), background work (`worker`), starting runners (`launcher`), and `dialect`, the descriptor with which a dialect
 //! registers. It knows no dialect. State of sessions, runs and commands is decided by `protocol::kernel::operations`.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 pub mod app;
 pub mod auth;
 pub mod backup;

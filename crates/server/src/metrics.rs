@@ -19,8 +19,10 @@ use parking_lot::{Mutex, RwLock};
 use crate::net::sockets::Close;
 
 mod page;
+mod samples;
 
-pub use page::{ClusterGauges, Counts, Gauges, NAMES, page};
+pub use page::{ClusterGauges, Counts, ENGINE_METRICS, Gauges, page};
+pub use samples::Samples;
 
 /// Where the buckets of a time end, in microseconds.
 const TIMES_US: [u64; 12] =
@@ -109,7 +111,6 @@ pub struct Metrics {
     jobs_ended: [AtomicU64; JOB_ENDS.len()],
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
-    decided_again: AtomicU64,
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
     clock_jumps: [AtomicU64; JumpedClock::ALL.len()],
     side_queries_ended: [AtomicU64; SideQueryEnd::ALL.len()],
@@ -184,11 +185,6 @@ impl Metrics {
         if let Some(at) = JOB_ENDS.iter().position(|(listed, _)| *listed == end) {
             self.jobs_ended[at].fetch_add(1, Relaxed);
         }
-    }
-
-    /// Counts a retry because rows had changed between reading and writing.
-    pub fn decided_again(&self) {
-        self.decided_again.fetch_add(1, Relaxed);
     }
 
     pub fn spans_dropped(&self, spans: usize) {

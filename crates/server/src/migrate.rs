@@ -18,7 +18,7 @@ pub struct Migrated {
     pub migrations: Vec<String>,
 }
 
-/// Applies the migrations that the store lacks, under its lock. Idempotent. On Postgres servers may run meanwhile; SQLite
+/// Applies the migrations that the store lacks, under its lock. Idempotent. On Postgres servers may keep running; SQLite
 /// has one process at a time.
 pub async fn migrate(config: &Config) -> Result<Migrated, Failure> {
     let data_dir = config.data_dir()?;

@@ -1,4 +1,4 @@
-//! A file that says that a restore into the data directory has begun and has not ended. While it exists no server starts
+//! A file that exists while a restore into the data directory has begun and has not ended. While it exists no server starts
 //! there: half of a backup looks like a server that lost data.
 
 use std::{fs::File, path::Path};

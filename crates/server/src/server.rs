@@ -24,7 +24,7 @@ use crate::{
     dialect::{Dialect, Dialects, Opening},
     directories,
     hub::Hub,
-    launcher::{self, InHand, ResidentPlaces, isolation},
+    launcher::{self, HeldJobs, ResidentPlaces, isolation},
     mcp::Mcp,
     metrics::Metrics,
     net::{self as http, listener, tls},
@@ -111,8 +111,8 @@ impl Server {
         let hub = Arc::new(Hub::default());
         let others = db.multi_replica().then(Arc::<Pending>::default);
         let metrics = Arc::<Metrics>::default();
-        let in_hand = InHand::default();
-        let places = Arc::new(ResidentPlaces::new(in_hand.clone(), Ids::new(clock.clone())));
+        let held_jobs = HeldJobs::default();
+        let places = Arc::new(ResidentPlaces::new(held_jobs.clone(), Ids::new(clock.clone())));
         let host = LaneHost {
             clock: clock.clone(),
             hub: hub.clone(),
@@ -155,7 +155,7 @@ impl Server {
             metrics,
             traces,
             others: others.clone(),
-            places: (in_hand, places),
+            places: (held_jobs, places),
             tls_certificate,
             stage: reached,
         };

@@ -1,8 +1,8 @@
 //! Verifying the store offline: every session's chain is walked from its beginning, and its end compared with the head
 //! that is stored apart. The first event that does not fit is named, and so is every event that belongs to no session. Then
 //! the rows that are served beside the events (the session, its runs, commands, leases and permission
-//! requests) are compared with what the events say, and every column that differs is named. Payloads may be missing only where the
-//! log itself ends with the erasure of its session, and where the record of retention says that they were removed.
+//! requests) are compared with the events, and every column that differs is named. Payloads may be missing only where the
+//! log itself ends with the erasure of its session, and where the record of retention lists their removal.
 
 use ostler_protocol::{
     Failure, Rule,
@@ -11,7 +11,7 @@ use ostler_protocol::{
         chain::{self, Hash},
         commands::Command,
         events::{Event, EventType},
-        operations::{Replay, Rows, RowsBeside},
+        operations::{DerivedRows, Replay, Rows},
         runs::Run,
         sessions::Session,
         whole_payloads::WholePayload,
@@ -226,8 +226,8 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
         let rows = Rows { session, runs: &runs, commands: &commands, leases: &leases, usage: &usage };
         let mut differences = replay.differences(&rows);
         let (runs, commands, permissions) = (&runs, &commands, &permissions);
-        let beside = RowsBeside { session, runs, commands, permissions, jobs: &jobs, reply_seqs: &reply_seqs };
-        differences.extend(replay.differences_beside(&beside));
+        let beside = DerivedRows { session, runs, commands, permissions, jobs: &jobs, reply_seqs: &reply_seqs };
+        differences.extend(replay.differences_of_derived_rows(&beside));
         differences.extend(whole_payload_differences(db, commands).await?);
         Ok::<_, store::StoreError>(differences)
     };

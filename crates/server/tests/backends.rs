@@ -90,7 +90,7 @@ async fn a_profile_whose_codex_is_missing_shows_the_reason_in_every_list(engine:
     })
     .await;
     put(&server, "codex").await;
-    let reason = json!("Codex cannot be started: it does not say that it is Codex");
+    let reason = json!("Codex cannot be started: it does not report that it is Codex");
     let profile = server.get("/api/v1/provider-profiles/codex").await.with_status(200);
     assert_eq!((&profile["configured"], &profile["ready"]), (&json!(true), &json!(false)));
     assert_eq!((&profile["failureKind"], &profile["message"]), (&json!("infra-failed"), &reason));

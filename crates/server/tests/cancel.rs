@@ -44,7 +44,7 @@ async fn the_reason_of_a_cancel_is_part_of_the_end(engine: Engine) {
     let command = cancel(format!("/api/v1/commands/{pending}/cancel")).await;
     assert_eq!((&command["terminal"]["message"], &command["cancelReason"]), (&json!(told), &json!("too dear")));
     assert_eq!(server.result(&run_id, &pending).await["blocker"], told);
-    // One that is at work hears of it, and ends with it whatever its runner says.
+    // A command that runs is notified, and ends as cancelled whatever its runner reports.
     assert_eq!(cancel(format!("/api/v1/runs/{run_id}/cancel")).await["cancelReason"], "too dear");
     let command = server.command(&run_id, &working).await;
     assert_eq!((&command["state"], &command["cancelReason"]), (&json!("acked"), &json!("too dear")));

@@ -14,7 +14,7 @@ use ostler_server::clock::{Machine, ServerClock, SystemMachine};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Engine, Played, TestServer, ask_body, both_engines, eventually, id},
+    harness::{Engine, ManualRunner, TestServer, ask_body, both_engines, eventually, id},
     metrics::value,
 };
 
@@ -84,7 +84,7 @@ impl Machine for Settable {
 
 /// Everything that a server measures: a lease, a budget, a permission's deadline, and a job of its own runner.
 struct Timed {
-    played: Played,
+    runner: ManualRunner,
     command_id: String,
     resident: (String, String),
 }
@@ -94,23 +94,23 @@ impl Timed {
         let budget = |body: &mut Value| body["executionPolicy"] = json!({"timeoutMs": 600_000});
         let run_id = server.create_run_with(budget).await;
         let command_id = server.turn(&run_id, "work").await;
-        let played = server.claim(&run_id, "runner-a").await;
-        played.ack(&command_id).await;
-        played.ask(&command_id, "prm_00000000000000000000000000000001", DIGEST).await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.ack(&command_id).await;
+        runner.ask(&command_id, "prm_00000000000000000000000000000001", DIGEST).await;
         let prompt = json!({"script": [{"wait": 600_000}]}).to_string();
         let resident = server.start_with(&prompt, budget).await;
         eventually("the resident runner is at work", async || {
             (server.command(&resident.0, &resident.1).await["state"] != "pending").then_some(())
         })
         .await;
-        Self { played, command_id, resident }
+        Self { runner, command_id, resident }
     }
 
     /// Nothing has ended, nothing false was recorded, and the runner goes on under the same lease.
     async fn check(&self, server: &TestServer) {
         // A sweep that would end something comes every 50 ms.
         tokio::time::sleep(Duration::from_millis(350)).await;
-        for (run_id, command_id) in [(&self.played.run_id, &self.command_id), (&self.resident.0, &self.resident.1)] {
+        for (run_id, command_id) in [(&self.runner.run_id, &self.command_id), (&self.resident.0, &self.resident.1)] {
             assert_eq!(server.result(run_id, command_id).await["terminalStatus"], Value::Null);
             let events = server.events(run_id).await;
             for event in &events {
@@ -123,9 +123,9 @@ impl Timed {
                 events.is_sorted_by_key(|event| event["createdAt"].as_str().unwrap().parse::<Timestamp>().unwrap())
             );
         }
-        assert_eq!(server.permissions(&self.played.run_id).await[0]["status"], "pending");
-        server.try_claim(&self.played.run_id, "runner-b", LEASE_MS).await.refused(RunnerLeaseConflict);
-        self.played.heartbeat().await;
+        assert_eq!(server.permissions(&self.runner.run_id).await[0]["status"], "pending");
+        server.try_claim(&self.runner.run_id, "runner-b", LEASE_MS).await.refused(RunnerLeaseConflict);
+        self.runner.heartbeat().await;
         let jobs = server.store("SELECT phase FROM runner_jobs").await;
         assert_eq!(jobs, ["running"]);
     }
@@ -176,7 +176,7 @@ async fn a_server_with_a_wrong_clock_goes_by_the_databases() {
     for wrong_ms in [HOUR_MS, -HOUR_MS] {
         let wrong = Settable::default();
         wrong.set_ahead(wrong_ms);
-        let second = first.beside_with(Some(wrong.clock()), |_| ()).await;
+        let second = first.start_another_with(Some(wrong.clock()), |_| ()).await;
         let budget = |body: &mut Value| body["executionPolicy"] = json!({"timeoutMs": 600_000});
         let mut expiries = vec![];
         for server in [&first, &second] {
@@ -184,7 +184,7 @@ async fn a_server_with_a_wrong_clock_goes_by_the_databases() {
             let command_id = server.turn(&run_id, "work").await;
             let claimed = server.try_claim(&run_id, "runner-a", LEASE_MS).await.with_status(200);
             expiries.push(expiry(&claimed));
-            let runner = Played::new(first.with_token(first.token()), &run_id, "runner-a", &claimed);
+            let runner = ManualRunner::new(first.with_token(first.token()), &run_id, "runner-a", &claimed);
             runner.ack(&command_id).await;
             runner.tell(&command_id, "permission_request", ask_body(&fresh_permission(), DIGEST)).await;
             // Both servers sweep every 50 ms.
@@ -248,7 +248,7 @@ async fn a_server_that_starts_after_a_jump_of_the_databases_clock_expires_nothin
     eventually("the server looks at the clock", async || (seen().await != before).then_some(())).await;
     let jump = format!("correction_us = correction_us + {hour_us}, seen_us = seen_us - {hour_us}");
     first.store(&format!("UPDATE store_clock SET {jump}")).await;
-    let second = first.beside_with(Some(clock()), |_| ()).await;
+    let second = first.start_another_with(Some(clock()), |_| ()).await;
     eventually("the jump is noticed", async || (value(&first, DATABASE_JUMPS).await == 1.0).then_some(())).await;
     for server in [&first, &second] {
         timed.check(server).await;
@@ -267,7 +267,7 @@ async fn a_server_that_starts_after_a_jump_of_the_databases_clock_expires_nothin
 async fn a_server_that_was_suspended_catches_up_with_the_others() {
     let first = TestServer::with(Engine::Postgres, |setup| setup.clock = Some(Settable::default().clock())).await;
     let suspended = Settable::default();
-    let second = first.beside_with(Some(suspended.clock()), |_| ()).await;
+    let second = first.start_another_with(Some(suspended.clock()), |_| ()).await;
     suspended.suspended_ms.store(HOUR_MS, SeqCst);
     suspended.set_ahead(0);
     eventually("the suspension is noticed", async || (value(&second, MACHINE_JUMPS).await == 1.0).then_some(())).await;

@@ -36,7 +36,7 @@ async fn the_same_key_with_another_payload_is_a_conflict(engine: Engine) {
     let other_type = json!({"type": "steer", "payload": {"prompt": "one"}, "idempotencyKey": "k"});
     server.submit(&run_id, &other_type).await.refused(IdempotencyConflict);
     assert_eq!(server.events(&run_id).await, before);
-    // The key stands as long as its command does, also when that has ended; in another run it is free.
+    // The key is taken as long as its command exists, also when that has ended; in another run it is free.
     server.cancel_command(&id(&first, "commandId")).await;
     assert_eq!(server.submit(&run_id, &body("one")).await.with_status(200)["state"], "cancelled");
     let other_run = server.create_run().await;

@@ -59,7 +59,7 @@ fn the_page_of_configuration_lists_every_key() {
             Value::Null => "–".to_owned(),
             set => format!("`{set}`"),
         };
-        assert!(!key.meaning().is_empty(), "{} says nothing of what it means", key.name);
+        assert!(!key.meaning().is_empty(), "{} has no description", key.name);
         let meaning = key.meaning().replace('\n', " ");
         text += &format!("| `{field}` | {default} | `{}` | {meaning} |\n", key.environment());
     }
@@ -133,7 +133,7 @@ fn the_page_of_limits_has_every_body_with_its_bounds() {
     }
 }
 
-/// What a page says of numbers elsewhere.
+/// The statements of a page about numbers elsewhere.
 #[test]
 fn other_pages_name_the_same_numbers() {
     use ostler_protocol::limits::{LEASE_MS_DEFAULT, PERMISSION_WAIT_MS_DEFAULT, WAIT_MS_MAX};

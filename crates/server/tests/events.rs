@@ -79,7 +79,7 @@ async fn a_retried_batch_appends_nothing(engine: Engine) {
     // Without a number there is nothing to recognise it by.
     runner.try_append(None, note(&command_id, 1)).await.with_status(200);
     assert_eq!(server.events(&run_id).await.len(), events.len() + 1);
-    // A batch that ended its command is still answered, and so is one whose lease ran out meanwhile.
+    // A batch that ended its command is still answered, and so is one whose lease ran out in the meantime.
     let end = json!([{"type": "terminal_status", "commandId": command_id, "payload": {"status": "completed"}},
         {"type": "custom", "payload": {"name": "last"}}]);
     let ended = runner.try_append(Some(2), end.clone()).await.with_status(200);

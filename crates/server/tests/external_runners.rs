@@ -10,7 +10,9 @@ use ostler_protocol::{
 use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Caller, EXTERNAL, Engine, Played, TestServer, both_engines, eventually, id, run_body};
+use crate::harness::{
+    Answer, Caller, EXTERNAL, Engine, ManualRunner, TestServer, both_engines, eventually, id, run_body,
+};
 
 const CLAIM: &str = "/api/v1/runner-jobs/claim";
 
@@ -28,7 +30,7 @@ async fn try_job(caller: &Caller, runner_id: &str, wait_ms: u64) -> Answer {
 }
 
 /// Claims a job that is there, and its run.
-async fn work(caller: &Caller, runner_id: &str) -> Played {
+async fn work(caller: &Caller, runner_id: &str) -> ManualRunner {
     let claimed = try_job(caller, runner_id, 0).await.with_status(200);
     assert_eq!(claimed["runnerJob"]["runnerId"], runner_id);
     caller.claim(&id(&claimed["run"], "runId"), runner_id).await
@@ -54,7 +56,7 @@ async fn a_runner_elsewhere_finds_its_work_and_the_server_keeps_off(engine: Engi
     })
     .await;
     let (run_id, turn) = started(&server, "hi").await;
-    // The server's own launcher runs another run from beginning to end meanwhile.
+    // The server's own launcher runs another run from beginning to end in the meantime.
     let (own_run, own_turn) = server.start("own").await;
     assert_eq!(server.ended(&own_run, &own_turn).await["reply"], "own");
     let job = job_of(&server, &run_id).await;

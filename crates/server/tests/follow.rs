@@ -1,5 +1,5 @@
-//! Following a run as it happens: long polls and event streams, without gap, without repetition, and without anybody who
-//! stops reading holding up the others.
+//! Following a run as it happens: long polls and event streams, without gap and without repetition. A client that stops
+//! reading does not delay the others.
 
 mod histories;
 

@@ -7,9 +7,9 @@ use crate::harness::{Engine, TestServer, both_engines, one_engine};
 #[one_engine]
 async fn health_identifies_the_service_without_a_token(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let anybody = server.with_token(None);
+    let anonymous = server.with_token(None);
     for path in ["/health", "/health/live"] {
-        let answer = anybody.get(path).await;
+        let answer = anonymous.get(path).await;
         assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/json"));
         let health = answer.with_status(200);
         assert_eq!(health["serviceId"], "ostler");
@@ -92,7 +92,7 @@ async fn a_program_that_is_no_codex_is_reported_as_such(engine: Engine) {
     let list = server.get("/api/v1/backends").await.with_status(200);
     let codex = &list["codex"];
     assert!(codex["program"].as_str().is_some_and(|program| program.ends_with("true")), "{codex}");
-    assert_eq!((&codex["version"], &codex["problem"]), (&Value::Null, &json!("it does not say that it is Codex")));
+    assert_eq!((&codex["version"], &codex["problem"]), (&Value::Null, &json!("it does not report that it is Codex")));
     let backends = list["backends"].as_array().unwrap();
     assert_eq!(backends.iter().find(|backend| backend["profile"] == "codex").unwrap()["available"], false);
 }

@@ -4,7 +4,7 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Engine, Played, Setup, TestServer, both_engines, eventually, id, of_program};
+use crate::harness::{Answer, Engine, ManualRunner, Setup, TestServer, both_engines, eventually, id, of_program};
 
 const LEASE_MS: i64 = 60_000;
 
@@ -85,7 +85,7 @@ async fn waiting_and_recovery_are_visible_once_per_waiter(engine: Engine) {
 }
 
 /// Every write of a runner, each of which must be refused by `rule`.
-async fn all_refused(runner: &Played, command_id: &str, rule: &str) {
+async fn all_refused(runner: &ManualRunner, command_id: &str, rule: &str) {
     let event = json!([{"type": "custom", "commandId": command_id, "payload": {"name": "stale"}}]);
     runner.try_append(None, event.clone()).await.refused_by(RunnerLeaseConflict, rule);
     runner.try_append(Some(99), event).await.refused_by(RunnerLeaseConflict, rule);
@@ -115,11 +115,12 @@ async fn a_stale_epoch_writes_nothing(engine: Engine) {
     })
     .await;
     all_refused(&old, &command_id, "lease-expired").await;
-    all_refused(&Played { epoch: 7, ..old.clone() }, &command_id, "lease-epoch-unknown").await;
+    all_refused(&ManualRunner { epoch: 7, ..old.clone() }, &command_id, "lease-epoch-unknown").await;
     let new = server.claim(&run_id, "runner-b").await;
     let (before, run) = (server.events(&run_id).await, server.run(&run_id).await);
     all_refused(&old, &command_id, "lease-epoch-stale").await;
-    let thief = Played { runner_id: "runner-a".into(), epoch: new.epoch, ..server.claim(&run_id, "runner-b").await };
+    let thief =
+        ManualRunner { runner_id: "runner-a".into(), epoch: new.epoch, ..server.claim(&run_id, "runner-b").await };
     all_refused(&thief, &command_id, "lease-epoch-stale").await;
     assert_eq!(server.events(&run_id).await.len(), before.len() + 1, "only the second claim of runner-b");
     let after = server.run(&run_id).await;
@@ -136,8 +137,8 @@ async fn the_same_runner_claiming_again_fences_its_older_self(engine: Engine) {
     assert_eq!((first.epoch, second.epoch), (1, 2));
     assert_ne!(first.attempt_id, second.attempt_id);
     all_refused(&first, &command_id, "lease-epoch-stale").await;
-    let stranger = Played { runner_id: "runner-z".into(), ..first };
-    let stranger = Played { epoch: second.epoch, ..stranger };
+    let stranger = ManualRunner { runner_id: "runner-z".into(), ..first };
+    let stranger = ManualRunner { epoch: second.epoch, ..stranger };
     all_refused(&stranger, &command_id, "lease-owner").await;
     // An attempt that is not the lease's is refused even under the right epoch.
     let body = json!({"runnerId": "runner-a", "leaseEpoch": 2, "attemptId": stranger.attempt_id});
@@ -245,7 +246,7 @@ async fn a_runner_cannot_write_without_a_lease(engine: Engine) {
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "work").await;
     let claimed = json!({"leaseEpoch": 0, "attemptId": "att_"});
-    let nobody = Played::new((*server).clone(), &run_id, "runner-a", &claimed);
+    let nobody = ManualRunner::new((*server).clone(), &run_id, "runner-a", &claimed);
     let before = server.events(&run_id).await;
     all_refused(&nobody, &command_id, "lease-absent").await;
     assert_eq!(server.events(&run_id).await, before);

@@ -215,7 +215,7 @@ async fn a_page_may_hold_1000_events(engine: Engine) {
         runner.try_append(Some(no), large.clone()).await.with_status(200);
     }
     let page = server.get(&format!("/api/v1/runs/{run_id}/events?afterSeq=1502&limit=1000")).await;
-    // What stands around each payload comes on top.
+    // The envelope of each payload comes on top.
     assert!(page.text.len() < PAGE_BYTES_MAX + 64 * 1024, "{} bytes", page.text.len());
     let page = page.ok();
     assert_eq!(page["hasMore"], true);

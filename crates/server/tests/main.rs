@@ -1,7 +1,8 @@
 //! The server's tests: a whole server in this process, spoken to over HTTP, on both engines, with a clock that only the
 //! tests move. Each file is a noun of the kernel or a promise of the server; each test is a sentence.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::print_stdout, reason = "the seed of a test repeats it")]
 
 mod harness;
 

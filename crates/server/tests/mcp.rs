@@ -14,7 +14,7 @@ use ostler_protocol::mcp::{
 };
 use ostler_server::{
     app::App,
-    mcp::{AddRefused, ConnectionView, KnownServer, Lease, Mcp, McpNotice, McpProblem, Refused},
+    mcp::{AddRefused, ConnectionView, Lease, Mcp, McpNotice, McpProblem, Refused, RegisteredServer},
 };
 use ostler_testkit::mcp_server::{HttpMcpServer, python, write_script};
 use serde_json::{Map, Value, json};
@@ -22,10 +22,10 @@ use serde_json::{Map, Value, json};
 use crate::harness::{Engine, Setup, TestServer, both_engines, eventually, one_engine};
 
 /// What the configuration of a test's servers refers to, and no reply may have.
-pub const SECRET: &str = "pl4nted-mcp-secret-93ab";
+pub(crate) const SECRET: &str = "pl4nted-mcp-secret-93ab";
 
 /// A server of the configuration that behaves like this.
-pub fn stdio(directory: &Path, arguments: &[&str]) -> McpServer {
+pub(crate) fn stdio(directory: &Path, arguments: &[&str]) -> McpServer {
     let script = write_script(directory).to_str().unwrap().to_owned();
     let args: Vec<_> = std::iter::once(script).chain(arguments.iter().map(|text| (*text).to_owned())).collect();
     let config = json!({"command": python(), "args": args, "env": {"SECRET": SECRET}, "timeout_ms": 20_000});
@@ -33,7 +33,7 @@ pub fn stdio(directory: &Path, arguments: &[&str]) -> McpServer {
 }
 
 /// Configures servers by their names and behaviours.
-pub fn configure_servers(setup: &mut Setup, servers: &[(&str, &str)]) {
+pub(crate) fn configure_servers(setup: &mut Setup, servers: &[(&str, &str)]) {
     let directory = setup.config.server.data_dir.as_ref().unwrap().parent().unwrap().to_owned();
     let servers = servers.iter().map(|(name, behaviour)| ((*name).to_owned(), stdio(&directory, &[*behaviour])));
     setup.config.mcp.servers = servers.collect::<BTreeMap<_, _>>();
@@ -102,7 +102,7 @@ impl Bench {
         Mcp::of(&self.app)
     }
 
-    async fn known(&self, name: &str) -> KnownServer {
+    async fn known(&self, name: &str) -> RegisteredServer {
         self.mcp().server(&self.app, name).await.unwrap().unwrap()
     }
 
@@ -306,6 +306,32 @@ async fn tools_are_listed_again_when_the_server_reports_a_change(engine: Engine)
     .await;
     let (lease, _) = bench.connected("asks").await;
     assert_eq!(text(&lease, "echo", json!({"c": 3})).await.unwrap(), json!({"c": 3}), "its own requests are refused");
+}
+
+#[one_engine]
+async fn a_server_that_always_reports_changes_is_listed_with_pauses(engine: Engine) {
+    let bench = Bench::start(engine, |setup| {
+        let directory = setup.config.server.data_dir.as_ref().unwrap().parent().unwrap().to_owned();
+        let lists = setup.config.server.workspace.as_ref().unwrap().join("lists");
+        let server = stdio(&directory, &["floods", lists.to_str().unwrap()]);
+        setup.config.mcp.servers.insert("floods".into(), server);
+    })
+    .await;
+    let (lease, first) = bench.connected("floods").await;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let lists = std::fs::read_to_string(bench.workspace().join("lists")).unwrap().lines().count();
+    assert!((2..=4).contains(&lists), "one at first, one at once, then with pauses of 1 s and 2 s: {lists}");
+    assert_ne!(lease.ready().await.unwrap().tools, first.tools, "changes are listed");
+}
+
+#[one_engine]
+async fn tools_of_a_server_are_offered_as_long_as_their_schemas_are_not_too_large_together(engine: Engine) {
+    let bench = Bench::start(engine, |setup| configure_servers(setup, &[("patterns", "patterns")])).await;
+    let (_lease, view) = bench.connected("patterns").await;
+    let offered = view.tools.iter().filter(|tool| tool.invalid_reason.is_none()).count();
+    assert_eq!((view.tools.len(), offered), (TOOLS_MAX, 512 / 32), "each has 32 patterns");
+    let reason = view.tools[100].invalid_reason.as_deref().unwrap();
+    assert!(reason.contains("too large together"), "{reason}");
 }
 
 #[one_engine]

@@ -1,7 +1,7 @@
 //! Ostler as an MCP server, spoken to on the wire. The official SDK drives it in the tests of the command line.
 
 mod authorisation;
-pub mod operations;
+pub(crate) mod operations;
 mod protocol;
 mod tools;
 mod waits;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::harness::{Answer, Caller, PATIENCE, TestServer, id};
 
-pub const PATH: &str = "/mcp";
+pub(crate) const PATH: &str = "/mcp";
 const SESSION: &str = "mcp-session-id";
 const REVISION: &str = "mcp-protocol-version";
 const LATEST: &str = "2025-11-25";
@@ -188,7 +188,7 @@ fn named(event_id: &str) -> (String, String) {
 }
 
 /// Proves the tag of the MCP server.
-pub async fn proves(server: &TestServer) {
+pub(crate) async fn proves(server: &TestServer) {
     let tools = ask(server, "tools/list", json!({})).await["result"]["tools"].clone();
     assert!(tools.as_array().unwrap().iter().any(|tool| tool["name"] == "submit_run"), "{tools}");
     let submitted = done(&call(server, "submit_run", json!({"profile": "scripted", "prompt": "hi"})).await);

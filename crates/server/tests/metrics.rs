@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::harness::{Engine, Identity, TestServer, Wire, both_engines, eventually, introduction, one_engine};
 
 /// The value of a line that begins with this; 0 where there is none.
-pub async fn value(server: &TestServer, line: &str) -> f64 {
+pub(crate) async fn value(server: &TestServer, line: &str) -> f64 {
     let page = server.send(server.request("GET", "/metrics")).await.text;
     let found = page.lines().find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
     found.unwrap_or_default()

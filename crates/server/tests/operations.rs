@@ -1,19 +1,24 @@
 //! One table of all operations, each with a body that the server accepts in a scene that holds everything an operation can be
-//! about. The tests of the surface, of authorisation and of bad input call the operations by this table.
+//! about. The tests of the surface, of authorisation and of bad input call the operations by this table. Dialects whose operations
+//! need a scene of their own have their part of the table in their folder; [`elsewhere`] joins it.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, EXTERNAL, Identity, PNG, Played, TestServer, id, run_body},
+    daemon,
+    harness::{Caller, EXTERNAL, Identity, ManualRunner, PNG, TestServer, id, run_body},
+    mcp_server,
     trust::agents::sample_manifest,
 };
 
 /// What the calls of the table can name.
-pub struct Scene {
+pub(crate) struct Scene {
     peer: Identity,
     peer_token: String,
     /// Holds the run's lease.
-    pub runner: Played,
+    pub runner: ManualRunner,
     pub run_id: String,
     pub session_id: String,
     pub command_id: String,
@@ -38,7 +43,7 @@ pub struct Scene {
 }
 
 /// A picture that was uploaded for the thread.
-pub struct Picture {
+pub(crate) struct Picture {
     pub bucket: String,
     pub path: String,
     /// Without the server.
@@ -46,7 +51,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    pub async fn upload(caller: &Caller, thread_id: &str) -> Self {
+    pub(crate) async fn upload(caller: &Caller, thread_id: &str) -> Self {
         let made = caller.upload(thread_id, PNG).await.with_status(201);
         let url = id(&made, "url");
         let url = url[url.find("/api/").unwrap()..].to_owned();
@@ -55,13 +60,13 @@ impl Picture {
 }
 
 /// A message for a thread, as chat front ends post it.
-pub fn agent_run(thread_id: &str, run_id: &str) -> Value {
+pub(crate) fn agent_run(thread_id: &str, run_id: &str) -> Value {
     json!({"threadId": thread_id, "runId": run_id, "messages": [{"id": "m", "role": "user", "content": "hi"}],
         "forwardedProps": {"runtime_mode": "chat"}})
 }
 
 /// An automation with every field that it can have.
-pub fn automation() -> Value {
+pub(crate) fn automation() -> Value {
     json!({"title": "Digest", "bootstrap_key": null, "timezone": "Europe/Berlin", "status": "active", "config": {
         "input_template": "Summarise {{date}}.", "enabled_tools": ["calendar_write"],
         "context": {"source": "latest_chat", "window_mode": "day", "window_count": 1},
@@ -69,24 +74,42 @@ pub fn automation() -> Value {
 }
 
 /// An event of a calendar with every field that it can have.
-pub fn calendar_event() -> Value {
+pub(crate) fn calendar_event() -> Value {
     json!({"title": "Standup", "description": "d", "location": "Room 7", "starts_at": "2026-03-16T09:00",
         "ends_at": "2026-03-16T09:30", "all_day": false, "event_timezone": "Europe/Berlin",
         "recurrence": "FREQ=WEEKLY"})
 }
 
-pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(crate) const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 const AUTH: &str = r#"{"OPENAI_API_KEY":"sk-0123456789abcdef"}"#;
 
 /// Where a picture is shown.
-pub const PICTURE: &str = "/api/v1/agent/attachments/object/{bucket}/agent-inputs/{owner}/{threadId}/{runId}/{file}";
+pub(crate) const PICTURE: &str =
+    "/api/v1/agent/attachments/object/{bucket}/agent-inputs/{owner}/{threadId}/{runId}/{file}";
 
-/// Method, path and body of an operation.
-type Row = (&'static str, &'static str, fn(&Scene) -> Value);
+/// Method, path and body of an operation, in a scene of this type.
+pub(crate) type Row<S> = (&'static str, &'static str, fn(&S) -> Value);
 
-fn none(_: &Scene) -> Value {
+pub(crate) fn none<S>(_: &S) -> Value {
     Value::Null
+}
+
+/// Method and path of every operation.
+pub(crate) fn all() -> BTreeSet<(String, String)> {
+    let here = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string()));
+    here.chain(elsewhere()).collect()
+}
+
+/// The operations that `matrix.rs` and `input/` do not call, each group with the reason and with what calls it instead.
+pub(crate) fn elsewhere() -> BTreeSet<(String, String)> {
+    // They are about a workspace, a coding agent and an identity provider, and their failures have another form. The table's own
+    // file calls each of them, also as callers who are wrong for it; the tests of each noun send bad input.
+    let daemon = daemon::operations::OPERATIONS.iter().map(|(method, path, _)| (*method, *path));
+    // One path that speaks JSON-RPC within a session. The table's own file calls it, also as callers who are wrong for it;
+    // `mcp_server/protocol.rs` sends bad input.
+    let mcp_server = mcp_server::operations::OPERATIONS;
+    daemon.chain(mcp_server).map(|(method, path)| (method.to_owned(), path.to_owned())).collect()
 }
 
 /// A body of the runner that holds the lease.
@@ -121,7 +144,7 @@ fn whole_agent(_: &Scene) -> Value {
 }
 
 /// In an order in which each call can succeed: the ends come last. A body has all fields that it can have.
-pub const OPERATIONS: &[Row] = &[
+pub(crate) const OPERATIONS: &[Row<Scene>] = &[
     ("GET", "/health", none),
     ("GET", "/health/live", none),
     ("GET", "/health/readiness", none),
@@ -335,7 +358,8 @@ pub const OPERATIONS: &[Row] = &[
 ];
 
 /// Operations whose bodies are no JSON.
-pub const NOT_JSON: [&str; 4] = ["/api/v1/agent/attachments", "/api/v1/agent/transcribe", "/pki/ocsp", "/agent.md"];
+pub(crate) const NOT_JSON: [&str; 4] =
+    ["/api/v1/agent/attachments", "/api/v1/agent/transcribe", "/pki/ocsp", "/agent.md"];
 
 /// The agent.md of an identity of the mesh, with its host and its token.
 fn agent_md(scene: &Scene) -> Value {
@@ -347,7 +371,7 @@ fn agent_md(scene: &Scene) -> Value {
 const UNREACHABLE: &str = "https://localhost:9/hook";
 
 /// The body of an id of ours, as a UUID.
-pub fn uuid(id: &str) -> String {
+pub(crate) fn uuid(id: &str) -> String {
     let body = &id[id.len() - 32..];
     format!("{}-{}-{}-{}-{}", &body[..8], &body[8..12], &body[12..16], &body[16..20], &body[20..])
 }
@@ -355,7 +379,7 @@ pub fn uuid(id: &str) -> String {
 impl Scene {
     /// A run with a command in progress, a job and an open permission request, a token, a user of this name, a profile that was
     /// tried, and a thread of the operator's.
-    pub async fn set(server: &TestServer, user_name: &str) -> Self {
+    pub(crate) async fn set(server: &TestServer, user_name: &str) -> Self {
         let stored = json!({"tenantId": "hwlab", "backendProfile": "scripted", "storageKind": "local"});
         let session_id = id(&server.post("/api/v1/sessions", &stored).await.with_status(201), "sessionId");
         let run_id = server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": session_id})).await;
@@ -428,7 +452,7 @@ impl Scene {
     }
 
     /// A path of the table, with the ids of this scene put in.
-    pub fn path(&self, template: &str) -> String {
+    pub(crate) fn path(&self, template: &str) -> String {
         let Picture { bucket, path, url } = &self.picture;
         let signing = format!("signed-url?bucket={bucket}&path={path}");
         template

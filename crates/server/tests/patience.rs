@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::harness::{Engine, PATIENCE, TestServer, eventually, one_engine};
 
-/// Everything the server says until it hangs up.
+/// Everything the server sends until it closes the connection.
 async fn until_closed(socket: &mut TcpStream) -> String {
     let mut said = vec![];
     timeout(PATIENCE, socket.read_to_end(&mut said)).await.expect("the server hangs up").unwrap();
@@ -40,7 +40,7 @@ async fn empty_lines_do_not_stand_in_for_a_head(engine: Engine) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });
-        // The server closes it; an error says so as well as an end.
+        // The server closes it; an error shows that as well as an end.
         let _ = timeout(PATIENCE, reader.read_to_end(&mut vec![])).await.expect("the server hangs up");
         dripping.abort();
         assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());

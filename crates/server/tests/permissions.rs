@@ -3,7 +3,7 @@
 use ostler_protocol::{FailureKind::*, limits::PERMISSIONS_OPEN_MAX};
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, Played, TestServer, ask_body, both_engines, eventually};
+use crate::harness::{Engine, ManualRunner, TestServer, ask_body, both_engines, eventually};
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -11,7 +11,7 @@ fn permission_id(n: u32) -> String {
     format!("prm_{n:032x}")
 }
 
-async fn scene(server: &TestServer) -> (Played, String) {
+async fn scene(server: &TestServer) -> (ManualRunner, String) {
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "hi").await;
     let runner = server.claim(&run_id, "runner-a").await;

@@ -1,6 +1,7 @@
 //! No statement of the API reads a table from end to end if that table grows. The statements are not listed here: the servers are
 //! recorded while every operation is called, and each statement that they have run is explained.
 
+mod bindings;
 mod drive;
 mod postgres;
 mod shard_key;
@@ -111,7 +112,7 @@ fn is_accepted(sql: &str) -> bool {
 }
 
 /// The statement on one line, for messages.
-fn shown(sql: &str) -> String {
+fn on_one_line(sql: &str) -> String {
     sql.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -323,7 +323,7 @@ async fn repeated_requests_get_their_first_response_after_the_profile_was_delete
     let elsewhere = server.caller("elsewhere");
     assert_eq!(elsewhere.submit(&run_id, &turn("x", "turn-1")).await.status, 404);
     assert_eq!(elsewhere.create_job(&run_id, &order("job-1")).await.status, 404);
-    // Nor does it matter that the command has ended meanwhile.
+    // Nor does it matter that the command has ended in the meantime.
     server.cancel_command(&command_id).await;
     assert_eq!(server.submit(&run_id, &turn("x", "turn-1")).await.with_status(200)["state"], "cancelled");
     assert_eq!(server.create_job(&run_id, &order("job-1")).await.with_status(200)["runnerJobId"], job_id.as_str());

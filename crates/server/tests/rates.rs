@@ -1,4 +1,4 @@
-//! Rate limits: off by default; each caller's own, by what it comes for; a refusal says when to come again.
+//! Rate limits: off by default; each caller's own, by what it comes for; a refusal names the time to retry.
 
 use ostler_protocol::FailureKind::*;
 use ostler_server::net::rates::Rates;

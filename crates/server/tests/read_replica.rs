@@ -15,6 +15,17 @@ async fn lists(server: &TestServer, run_id: &str) -> bool {
     page["runs"].as_array().unwrap().iter().any(|run| run["runId"] == run_id)
 }
 
+/// Whether a text is in the trace of the session, in that of its run, and in its output.
+async fn histories_have(server: &TestServer, run_id: &str, text: &str) -> [bool; 3] {
+    let session_id = id(&server.run(run_id).await, "sessionId");
+    let mut found = [false; 3];
+    for (at, part) in ["trace", &format!("trace?runId={run_id}"), "output"].into_iter().enumerate() {
+        let page = server.get(&format!("/api/v1/sessions/{session_id}/{part}")).await.ok();
+        found[at] = page.to_string().contains(text);
+    }
+    found
+}
+
 /// Whether the last statement of a connection of the server was something else than a measurement of the lag.
 fn has_answered_lists(cluster: &Cluster) -> bool {
     let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'ostler' AND query LIKE 'SELECT %' \
@@ -41,19 +52,26 @@ fn lists_are_as_stale_as_the_bound_allows_and_no_staler() {
         })
         .await;
         eventually("the standby has the run", async || lists(&server, &first).await.then_some(())).await;
+        let turn = server.turn(&first, "hi").await;
+        let runner = server.claim(&first, "runner-a").await;
+        runner.ack(&turn).await;
 
         // From now on the standby receives changes but does not apply them.
         standby.execute("ALTER SYSTEM SET recovery_min_apply_delay = '1h'").unwrap();
         standby.execute("SELECT pg_reload_conf()").unwrap();
         let lagging_since = Instant::now();
-        let missing = eventually("a new run is missing from the list", async || {
+        // What the runner says is the id of the new run.
+        let missing = eventually("a new run and message are missing from the list and the histories", async || {
             let run_id = server.create_run().await;
+            runner.say(&turn, &run_id).await;
             let is_listed = lists(&server, &run_id).await;
-            (!is_listed).then_some(run_id)
+            let is_shown = histories_have(&server, &first, &run_id).await;
+            (!is_listed && is_shown == [false; 3]).then_some(run_id)
         })
         .await;
         assert_eq!(id(&server.get(&format!("/api/v1/runs/{missing}")).await.ok(), "runId"), missing);
         eventually("the primary answers instead", async || lists(&server, &missing).await.then_some(())).await;
+        assert_eq!(histories_have(&server, &first, &missing).await, [true; 3]);
         assert!(lagging_since.elapsed() < LAG_MAX + Duration::from_secs(2), "{:?}", lagging_since.elapsed());
 
         // What decides anything is never read from the standby, and what was just written can be followed.

@@ -49,7 +49,7 @@ async fn pair(choose: impl Fn(&mut Config)) -> (TestServer, TestServer) {
         choose(&mut setup.config);
     })
     .await;
-    let second = first.beside(|_| ()).await;
+    let second = first.start_another(|_| ()).await;
     (first, second)
 }
 
@@ -130,7 +130,7 @@ async fn a_job_made_through_a_full_server_is_launched_by_the_other() {
         (!full.events_of(&waiting, "assistant_message").await.is_empty()).then_some(())
     })
     .await;
-    let other = full.beside(|config| config.runner.slots = 4).await;
+    let other = full.start_another(|config| config.runner.slots = 4).await;
     let (run_id, command_id) = full.start("hello").await;
     assert_eq!(full.ended(&run_id, &command_id).await["reply"], "hello");
     let at_work = full.run(&waiting).await;

@@ -85,7 +85,8 @@ async fn a_script_sends_text_and_calls_tools(engine: Engine) {
     assert_eq!(result["artifactSummary"]["outputBytes"], 4);
     assert_eq!(
         result["usage"],
-        json!({"totalTokens": 12, "costUsd": 0.5, "turns": 1, "delegatedTokens": 0, "delegatedCostUsd": 0.0})
+        json!({"totalTokens": 12, "costUsd": 0.5, "turns": 1, "delegatedTokens": 0, "delegatedCostUsd": 0.0,
+            "delegatedToolCalls": 0})
     );
     assert_eq!(server.events_of(&run_id, "custom").await.len(), 21);
 }

@@ -175,7 +175,7 @@ async fn one_flag_alone_makes_no_authoritative_reply(engine: Engine) {
         let both = is_final && authority;
         assert_eq!(shown, (&json!(both), &json!(both)), "final {is_final}, replyAuthority {authority}");
     }
-    // With one flag and no later message it is still only the fallback, and says which flag it had.
+    // With one flag and no later message it is still only the fallback, and names the flag it had.
     for (is_final, authority) in [(true, false), (false, true)] {
         let command_id = server.turn(&run_id, "hi").await;
         runner.tell(&command_id, "assistant_message", message("only", is_final, authority)).await;
@@ -275,7 +275,7 @@ async fn tool_calls_are_summed_up(engine: Engine) {
     let expected = json!({"toolCallId": "t12", "method": "item/commandExecution", "toolName": "shell", "type": "exec",
         "status": "failed", "exitCode": 2, "command": "make 12"});
     assert!(items.contains(&expected), "{items:?}");
-    // A tool that failed says nothing about the command.
+    // A tool that failed is not evidence about the command.
     runner.end(&command_id, "completed").await;
     let result = server.result(&run_id, &command_id).await;
     assert_eq!((&result["completed"], &result["failureKind"]), (&json!(true), &Value::Null));
@@ -303,8 +303,8 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     let less = json!([{"type": "usage", "commandId": command_id, "payload": {"totalTokens": -5, "costUsd": -1}}]);
     runner.try_append(None, less).await.refused_by(SchemaInvalid, "event-field");
     let usage = server.result(&run_id, &command_id).await["usage"].clone();
-    let expected =
-        json!({"totalTokens": 150, "costUsd": 0.75, "turns": 2, "delegatedTokens": 0, "delegatedCostUsd": 0.0});
+    let expected = json!({"totalTokens": 150, "costUsd": 0.75, "turns": 2, "delegatedTokens": 0, "delegatedCostUsd": 0.0,
+            "delegatedToolCalls": 0});
     assert_eq!(usage, expected);
 }
 

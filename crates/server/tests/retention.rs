@@ -9,10 +9,10 @@ mod whole_payloads;
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, Played, Setup, TestServer, both_engines, id};
+use crate::harness::{Engine, ManualRunner, Setup, TestServer, both_engines, id};
 
 /// Everything here is older than its limit after a day.
-pub const DAY_MS: i64 = 86_400_000;
+pub(crate) const DAY_MS: i64 = 86_400_000;
 
 /// A server on which payloads of finished runs are kept for an hour.
 async fn hourly(engine: Engine) -> TestServer {
@@ -26,7 +26,7 @@ fn in_single_steps(setup: &mut Setup) {
     setup.config.retention.pause_ms = 0;
 }
 
-pub async fn sweep(server: &TestServer, body: Value) -> Value {
+pub(crate) async fn sweep(server: &TestServer, body: Value) -> Value {
     server.post("/api/v1/retention/sweeps", &body).await.with_status(200)
 }
 
@@ -57,7 +57,7 @@ fn count<'a>(swept: &'a Value, noun: &str, tenant: Option<&str>) -> &'a Value {
 }
 
 /// A run of this tenant at work, and its command.
-async fn at_work(server: &TestServer, tenant: &str) -> (Played, String) {
+async fn at_work(server: &TestServer, tenant: &str) -> (ManualRunner, String) {
     let run_id = server.create_run_with(|body| body["tenantId"] = tenant.into()).await;
     let command_id = server.turn(&run_id, "planted-prompt").await;
     let runner = server.claim(&run_id, "runner-a").await;
@@ -84,16 +84,16 @@ async fn payloads(server: &TestServer, run_id: &str) -> usize {
     server.events(run_id).await.iter().filter(|event| !event["payload"].is_null()).count()
 }
 
-pub async fn hold(server: &TestServer, body: Value) -> String {
+pub(crate) async fn hold(server: &TestServer, body: Value) -> String {
     id(&server.post("/api/v1/retention/holds", &body).await.with_status(201), "holdId")
 }
 
-pub async fn release(server: &TestServer, hold_id: &str) -> Value {
+pub(crate) async fn release(server: &TestServer, hold_id: &str) -> Value {
     let request = server.request("DELETE", &format!("/api/v1/retention/holds/{hold_id}"));
     server.send(request).await.with_status(200)
 }
 
-pub async fn verify(server: &TestServer, engine: Engine) -> ostler_server::verify::Report {
+pub(crate) async fn verify(server: &TestServer, engine: Engine) -> ostler_server::verify::Report {
     let mut config = server.config.clone();
     if engine == Engine::Sqlite {
         // A store in use has one owner; a copy has none.

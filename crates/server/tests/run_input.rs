@@ -1,12 +1,12 @@
 //! The run input dialect: threads, messages, attachments and history; automations and calendars.
 
-pub mod attachments;
+pub(crate) mod attachments;
 mod automations;
 mod calendar;
 mod calendar_tools;
-pub mod erasing;
+pub(crate) mod erasing;
 mod history;
 mod mcp_tools;
 mod pipeline;
-pub mod runs;
-pub mod transcription;
+pub(crate) mod runs;
+pub(crate) mod transcription;

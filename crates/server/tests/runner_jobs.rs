@@ -53,7 +53,7 @@ async fn the_same_key_orders_no_second_runner(engine: Engine) {
     let refused = server.create_job(&run_id, &standing).await.refused_by(IdempotencyConflict, "payload-hash");
     assert_eq!(refused.details["runnerJobId"], first["runnerJobId"]);
     assert_eq!(server.get(&path).await.ok()["runnerJobs"].as_array().unwrap().len(), 1);
-    // The key still stands when the command has ended.
+    // The key is still taken when the command has ended.
     server.cancel_command(&command_id).await;
     assert_eq!(server.create_job(&run_id, &body).await.with_status(200)["runnerJobId"], first["runnerJobId"]);
 }

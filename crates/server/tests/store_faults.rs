@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;
 
 use crate::{
-    harness::{Cable, Database, Engine, TestServer, eventually},
+    harness::{Database, Engine, PausableProxy, TestServer, eventually},
     metrics::value,
 };
 
@@ -35,30 +35,30 @@ mod postgres {
 const PROMPT: Duration = Duration::from_secs(8);
 
 async fn readiness(server: &TestServer, status: u16) -> Value {
-    let anybody = server.with_token(None);
-    let answer = timeout(PROMPT, anybody.get("/health/readiness")).await.expect("readiness answers");
+    let anonymous = server.with_token(None);
+    let answer = timeout(PROMPT, anonymous.get("/health/readiness")).await.expect("readiness answers");
     assert!(!answer.text.contains("://") && !answer.text.contains("127.0.0.1"), "{}", answer.text);
     answer.with_status(status)
 }
 
-/// A server behind a cable. The database is of the test's own.
-async fn cabled() -> (TestServer, Cable, Database) {
+/// A server behind a proxy. The database is of the test's own.
+async fn server_behind_proxy() -> (TestServer, PausableProxy, Database) {
     let database = Database::migrated();
     let mut config = ostler_server::Config::default();
     config.store.database_url = Some(database.url().into());
-    let cable = Cable::between(&mut config).await;
+    let proxy = PausableProxy::between(&mut config).await;
     let server = TestServer::with(Engine::Postgres, |setup| {
         setup.config.store.database_url = config.store.database_url;
     })
     .await;
-    (server, cable, database)
+    (server, proxy, database)
 }
 
 async fn a_database_that_hangs_is_noticed_at_once() {
-    let (server, cable, _database) = cabled().await;
+    let (server, proxy, _database) = server_behind_proxy().await;
     let ready = readiness(&server, 200).await;
     assert_eq!((&ready["store"]["writable"], &ready["store"]["reason"]), (&json!(true), &Value::Null));
-    cable.unplug();
+    proxy.pause();
     tokio::time::sleep(Duration::from_millis(600)).await;
     let hanging = readiness(&server, 503).await;
     assert_eq!(hanging["status"], "not-ready");
@@ -68,7 +68,7 @@ async fn a_database_that_hangs_is_noticed_at_once() {
     assert_eq!(hanging["durability"], json!({"durable": true, "weakSettings": []}));
     assert_eq!(timeout(PROMPT, value(&server, "ostler_store_reachable")).await.expect("metrics answer"), 0.0);
     assert_eq!(timeout(PROMPT, value(&server, "ostler_store_writable")).await.expect("metrics answer"), 0.0);
-    cable.plug_in();
+    proxy.resume();
     eventually("the server is ready again", async || {
         let answer = server.get("/health/readiness").await;
         (answer.status == 200).then_some(())
@@ -116,13 +116,13 @@ async fn a_database_that_refuses_writes_is_not_ready() {
 }
 
 async fn a_database_that_is_gone_is_reported_as_unreachable() {
-    let (server, cable, database) = cabled().await;
+    let (server, proxy, database) = server_behind_proxy().await;
     let run_id = server.create_run().await;
-    drop(cable);
+    drop(proxy);
     // New connections to it are refused, and the old ones are gone.
     let name = database.url().rsplit('/').next().unwrap().to_owned();
     drop(database);
-    let refused = eventually("the failure says what is wrong", async || {
+    let refused = eventually("the failure names the problem", async || {
         let answer = server.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await;
         let refused = answer.refused(InfraFailed);
         ["store-denied", "store-unreachable"].contains(&refused.rule.as_str()).then_some(refused)
@@ -142,7 +142,7 @@ fn readiness_without_postgres_is_not_ready_and_shows_no_dsn() {
     let binaries = find_binaries().expect("Postgres is installed");
     // On this thread, which outlives it.
     let mut cluster = Cluster::start(&binaries).unwrap();
-    // The cluster trusts everybody; the password is only there to be looked for.
+    // The cluster trusts every client; the password is only there to be looked for.
     let url = cluster.url().replacen("@", &format!(":{PASSWORD}@"), 1);
     assert!(url.contains(PASSWORD), "{url}");
     let port = format!(":{}", cluster.port());
@@ -153,7 +153,7 @@ fn readiness_without_postgres_is_not_ready_and_shows_no_dsn() {
         .await;
         assert_eq!(readiness(&server, 200).await["status"], "ready");
         cluster.stop().unwrap();
-        let gone = eventually("readiness says so", async || {
+        let gone = eventually("readiness reports it", async || {
             let answer = server.with_token(None).get("/health/readiness").await;
             (answer.status == 503).then_some(())?;
             Some(readiness(&server, 503).await)

@@ -163,7 +163,7 @@ async fn phase(server: &TestServer, job: &Value) -> String {
     id(&server.get(&path).await.ok(), "phase")
 }
 
-/// The clock stands still: no sweeper helps.
+/// The clock does not move: no sweeper helps.
 #[both_engines]
 async fn the_end_of_a_job_is_stored_once_the_store_answers_again(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
@@ -213,7 +213,7 @@ async fn a_running_job_that_its_launcher_does_not_run_is_started_again(engine: E
     assert_eq!(server.ended(&run_id, &command_id).await["reply"], "hello");
 }
 
-/// The clock stands still: a failed attempt would not be repeated.
+/// The clock does not move: a failed attempt would not be repeated.
 #[both_engines]
 async fn a_webhook_that_could_not_be_read_has_not_failed(engine: Engine) {
     let server = TestServer::with(engine, |setup| {

@@ -3,8 +3,8 @@
 
 mod capabilities;
 mod enums;
-mod kept;
 mod promises;
+mod stored_document;
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,8 @@ use ostler_run_input::config::transcription::TranscriptionSection;
 use serde_json::Value;
 
 use crate::{
-    daemon,
     harness::{Caller, Engine, TestServer, both_engines, check_request, one_engine, openapi},
-    mcp_server,
-    operations::{NOT_JSON, OPERATIONS, Scene},
+    operations::{self, NOT_JSON, OPERATIONS, Scene},
 };
 
 /// Every operation the document has.
@@ -39,11 +37,7 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
         setup.config.change(|section: &mut TranscriptionSection| section.base_url = Some(speech.base_url()));
     })
     .await;
-    let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string()));
-    // The daemon and the MCP server have tables and scenes of their own.
-    let listed = listed.chain(daemon::operations::documented());
-    let listed = listed.chain(mcp_server::operations::documented()).collect();
-    assert_eq!(documented(), listed, "the table here and the document name the same operations");
+    assert_eq!(documented(), operations::all(), "the table and the document name the same operations");
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
         let body = body(&scene);
@@ -81,7 +75,7 @@ async fn the_served_document_is_the_handlers_own(engine: Engine) {
     let server = TestServer::start(engine).await;
     let own = openapi().clone();
     assert_eq!(server.get("/openapi.json").await.with_status(200), own);
-    // Every path parameter is described, and every operation says what a failure looks like.
+    // Every path parameter is described, and every operation describes its failures.
     for (path, item) in own["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();

@@ -32,13 +32,13 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::{
-    harness::{Engine, Played, Setup, TestServer, both_engines, eventually, id, one_engine},
+    harness::{Engine, ManualRunner, Setup, TestServer, both_engines, eventually, id, one_engine},
     metrics::value,
 };
 
 /// Tools of a dialect that the tests control.
 #[derive(Clone)]
-pub struct Notebook {
+pub(crate) struct Notebook {
     tools: Vec<Arc<ToolDefinition>>,
     /// How often `write_note` was executed.
     written: Arc<AtomicUsize>,
@@ -51,7 +51,7 @@ pub struct Notebook {
 }
 
 impl Notebook {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let define = |name: &str, schema: Value| {
             let schema = schema.as_object().cloned().unwrap();
             ToolDefinition::new(ToolOrigin::Dialect("notebook"), name, "A note.", schema).unwrap()
@@ -71,7 +71,7 @@ impl Notebook {
     }
 
     /// Adds the tools to a server.
-    pub fn install(&self, setup: &mut Setup) {
+    pub(crate) fn install(&self, setup: &mut Setup) {
         let dialect = Dialect::new("notebook").tool_source(self.clone());
         setup.dialects = std::mem::take(&mut setup.dialects).with(dialect);
     }
@@ -123,19 +123,19 @@ impl ToolSource for Notebook {
 }
 
 /// A run with a command that a runner works on.
-pub struct Work {
-    runner: Played,
+pub(crate) struct Work {
+    runner: ManualRunner,
     command_id: String,
     calls: AtomicUsize,
 }
 
 impl Work {
-    pub async fn begin(server: &TestServer, change: impl FnOnce(&mut Value)) -> Self {
+    pub(crate) async fn begin(server: &TestServer, change: impl FnOnce(&mut Value)) -> Self {
         Self::of(server, server.create_run_with(change).await).await
     }
 
     /// Of a run that exists.
-    pub async fn of(server: &TestServer, run_id: String) -> Self {
+    pub(crate) async fn of(server: &TestServer, run_id: String) -> Self {
         let command_id = server.turn(&run_id, "hi").await;
         let runner = server.claim(&run_id, "runner-a").await;
         runner.ack(&command_id).await;
@@ -210,7 +210,7 @@ async fn a_call_without_an_effect_is_recorded_by_one_request_and_others_by_two(e
         for _ in 0..CALLS {
             assert_eq!(work.call(&server, tool, arguments).await["status"], "completed");
         }
-        // The server may write by itself meanwhile.
+        // The server may write by itself at the same time.
         let per_call = (lane_requests(&server).await - before) / CALLS as f64;
         assert!((expected..expected + 0.5).contains(&per_call), "{tool}: {per_call}");
     }

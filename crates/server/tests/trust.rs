@@ -1,10 +1,10 @@
 //! The trust dialect: agents, what people grant them, webhooks and WebSockets.
 
-pub mod agents;
+pub(crate) mod agents;
 mod manifest_examples;
 mod reauth;
 mod relations;
-pub mod sockets;
+pub(crate) mod sockets;
 mod webhooks;
 
-pub use webhooks::runs::UNDO_RUN_WEBHOOKS;
+pub(crate) use webhooks::runs::UNDO_RUN_WEBHOOKS;

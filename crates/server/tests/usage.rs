@@ -145,7 +145,7 @@ async fn usage_equals_a_scan_of_all_events(engine: Engine) {
     let first = TestServer::start(engine).await;
     let second = match engine {
         Engine::Sqlite => None,
-        Engine::Postgres => Some(first.beside(|_| ()).await),
+        Engine::Postgres => Some(first.start_another(|_| ()).await),
     };
     let servers: Vec<_> = [Some(&first), second.as_ref()].into_iter().flatten().collect();
     for seed in 0..3 {

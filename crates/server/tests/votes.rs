@@ -10,7 +10,7 @@ use ostler_server::{
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Answer, Caller, Engine, Played, Setup, TestServer, both_engines, dialects, id, run_body},
+    harness::{Answer, Caller, Engine, ManualRunner, Setup, TestServer, both_engines, dialects, id, run_body},
     run_input::runs::{
         ReceivedEvent, received,
         resuming::{resume, yes},
@@ -75,7 +75,7 @@ fn forbidden(answer: Answer, reason: &str) {
 }
 
 /// A run whose agent has asked, after these clients have joined its session. Client `editor` has prompted.
-async fn asked(server: &TestServer, clients: &[&str]) -> (Played, Value) {
+async fn pending_request(server: &TestServer, clients: &[&str]) -> (ManualRunner, Value) {
     let run_id = server.create_run().await;
     for client in clients {
         server.act(&run_id, client, "join").await;
@@ -93,7 +93,7 @@ async fn the_caller_that_prompted_decides(engine: Engine) {
     let server = server(engine, PermissionStrategy::Designated).await;
     let capabilities = server.get("/capabilities").await.ok();
     assert_eq!(capabilities["policy"]["permission"], "designated");
-    let (runner, request) = asked(&server, &["editor", "phone"]).await;
+    let (runner, request) = pending_request(&server, &["editor", "phone"]).await;
     assert_eq!(request["strategy"], "designated");
     forbidden(server.vote(&runner.run_id, "phone", Some("yes")).await, "designated_mismatch");
     forbidden(server.answer(&request, "yes", DIGEST).await, "designated_mismatch");
@@ -114,7 +114,7 @@ async fn the_caller_that_prompted_decides(engine: Engine) {
 #[both_engines]
 async fn as_many_equal_votes_as_the_quorum_decide(engine: Engine) {
     let server = server(engine, PermissionStrategy::Consensus).await;
-    let (runner, request) = asked(&server, &["a", "b", "c", "a"]).await;
+    let (runner, request) = pending_request(&server, &["a", "b", "c", "a"]).await;
     let run_id = &runner.run_id;
     assert_eq!((&request["strategy"], request.get("votes")), (&json!("consensus"), None));
     forbidden(server.vote(run_id, "d", Some("yes")).await, "not_a_voter");
@@ -141,14 +141,14 @@ async fn as_many_equal_votes_as_the_quorum_decide(engine: Engine) {
 async fn a_configured_quorum_replaces_the_majority(engine: Engine) {
     let configure = |setup: &mut Setup| setup.config.policy.consensus_quorum = Some(1);
     let server = server_with(engine, PermissionStrategy::Consensus, configure).await;
-    let (runner, _) = asked(&server, &["a", "b", "c"]).await;
+    let (runner, _) = pending_request(&server, &["a", "b", "c"]).await;
     assert_eq!(server.vote(&runner.run_id, "c", Some("no")).await.with_status(200)["status"], "denied");
 }
 
 #[both_engines]
 async fn only_callers_of_the_servers_own_machine_decide(engine: Engine) {
     let server = server(engine, PermissionStrategy::LocalOnly).await;
-    let (runner, request) = asked(&server, &[]).await;
+    let (runner, request) = pending_request(&server, &[]).await;
     for _ in 0..PERMISSION_REFUSALS_MAX + 2 {
         forbidden(server.forwarded(&request, "203.0.113.7").await, "remote_not_allowed");
     }
@@ -163,7 +163,7 @@ async fn a_forwarded_request_is_not_of_the_servers_own_machine(engine: Engine) {
         let is_behind_proxy = !proxies.is_empty();
         let configure = |setup: &mut Setup| setup.config.server.trusted_proxies = proxies;
         let server = server_with(engine, PermissionStrategy::LocalOnly, configure).await;
-        let (_, request) = asked(&server, &[]).await;
+        let (_, request) = pending_request(&server, &[]).await;
         for address in ["127.0.0.1", "::1", "nonsense"] {
             forbidden(server.forwarded(&request, address).await, "remote_not_allowed");
         }
@@ -245,14 +245,14 @@ async fn a_thread_of_another_caller_does_not_decide(engine: Engine) {
 #[both_engines]
 async fn a_turn_can_be_cancelled_by_callers_that_may_not_decide(engine: Engine) {
     let server = server(engine, PermissionStrategy::Designated).await;
-    let (runner, request) = asked(&server, &["editor"]).await;
+    let (runner, request) = pending_request(&server, &["editor"]).await;
     let other = server.caller("other");
     forbidden(other.answer(&request, "no", DIGEST).await, "designated_mismatch");
     other.cancel_command(request["commandId"].as_str().unwrap()).await;
     let cancelled = server.request_of(&runner.run_id, FIRST).await;
     assert_eq!((&cancelled["status"], &cancelled["resolvedBy"]), (&json!("cancelled"), &json!("cancelled on request")));
     // So can the request alone.
-    let (runner, _) = asked(&server, &["editor"]).await;
+    let (runner, _) = pending_request(&server, &["editor"]).await;
     let cancelled = other.vote(&runner.run_id, "phone", None).await.with_status(200);
     assert_eq!((&cancelled["status"], &cancelled["optionId"]), (&json!("cancelled"), &Value::Null));
 }
@@ -260,7 +260,7 @@ async fn a_turn_can_be_cancelled_by_callers_that_may_not_decide(engine: Engine) 
 #[both_engines]
 async fn a_strategy_is_captured_when_the_request_is_made(engine: Engine) {
     let mut server = server(engine, PermissionStrategy::Designated).await;
-    let (runner, _) = asked(&server, &["editor"]).await;
+    let (runner, _) = pending_request(&server, &["editor"]).await;
     server.config.policy.permission_strategy = PermissionStrategy::FirstResponder;
     server.restart().await;
     let request = server.request_of(&runner.run_id, FIRST).await;

@@ -397,7 +397,7 @@ async fn a_turn_waits_for_its_workspace_as_pending_and_is_cancelled_at_once(engi
     assert_eq!(server.cancel_command(&command_id).await["state"], "cancelled");
 }
 
-/// Neither a submodule nor a file of the large-file extension is fetched, whatever the repository says of them.
+/// Neither a submodule nor a file of the large-file extension is fetched, whatever the repository declares.
 #[both_engines]
 async fn a_checkout_connects_nowhere(engine: Engine) {
     let server = TestServer::with(engine, |setup| {

@@ -1,7 +1,7 @@
 //! The only two-armed file for reads and plain writes: it binds values natively and hands rows to decoders. The write
 //! lanes have their own two arms in `sqlite.rs` and `postgres.rs`.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use ostler_protocol::cursors::Cursor;
 use sqlx::postgres::PgRow;
@@ -20,6 +20,8 @@ use crate::{
 pub struct Db {
     pub(crate) engine: Engine,
     replica: Option<Arc<Replica>>,
+    /// Decisions that were made again because rows had changed before the write.
+    pub(crate) repeated: Arc<AtomicU64>,
     /// Whether reads of this handle may go to the replica.
     tolerates_lag: bool,
 }
@@ -48,7 +50,7 @@ impl Db {
     }
 
     fn on(engine: Engine) -> Self {
-        Self { engine, replica: None, tolerates_lag: false }
+        Self { engine, replica: None, repeated: Arc::default(), tolerates_lag: false }
     }
 
     /// Adds a replica, which need not be up. Only handles of [`Db::tolerating_lag`] read from it.

@@ -34,7 +34,7 @@ impl WriteHealth {
         *self.latest() = Latest { written_at: Some(Instant::now()), ..Latest::default() };
     }
 
-    /// Remembers why a write failed. One that was refused says nothing about the store.
+    /// Remembers why a write failed. One that was refused is not evidence about the store.
     pub(crate) fn record_failure<T>(&self, outcome: &Result<T, StoreError>) {
         outcome.as_ref().err().and_then(StoreFault::of).into_iter().for_each(|fault| self.failed(fault));
     }

@@ -32,7 +32,7 @@ pub const QUEUE_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The way in. Dropping it lets the lanes finish what they hold and end.
 pub struct Lanes {
-    way: Way,
+    engine: LaneEngine,
     shared: LaneContext,
 }
 
@@ -50,26 +50,26 @@ struct Backlog {
     bytes: AtomicUsize,
 }
 
-enum Way {
+enum LaneEngine {
     Sqlite(Arc<Sqlite>),
     Postgres(mpsc::Sender<Job>),
 }
 
 impl Lanes {
     pub async fn start(db: &Db, host: Arc<dyn Host>) -> Result<Self, StoreError> {
-        let way = match &db.engine {
+        let engine = match &db.engine {
             Engine::Sqlite(sqlite) => {
                 sqlite.host(host.clone());
-                Way::Sqlite(sqlite.clone())
+                LaneEngine::Sqlite(sqlite.clone())
             }
             Engine::Postgres(connections) => {
                 // One, as SQLite has by nature: two divide what waits, and commit twice as often for the same work.
                 let (requests, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
                 tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host.clone()));
-                Way::Postgres(requests)
+                LaneEngine::Postgres(requests)
             }
         };
-        Ok(Self { way, shared: LaneContext { host, backlog: Arc::default() } })
+        Ok(Self { engine, shared: LaneContext { host, backlog: Arc::default() } })
     }
 
     /// For a lane of a dialect: what waits for it counts toward the limit of all lanes and is part of [`Lanes::waiting`].
@@ -77,7 +77,7 @@ impl Lanes {
         self.shared.clone()
     }
 
-    /// How many requests wait or are being flushed, and what they weigh.
+    /// How many requests wait or are being flushed, and their bytes.
     pub fn waiting(&self) -> (usize, usize) {
         let Backlog { requests, bytes } = &*self.shared.backlog;
         (requests.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
@@ -93,9 +93,9 @@ impl Lanes {
         let (answer, answered) = oneshot::channel();
         let job = Job { request, rows, answer };
         let _weight = self.shared.admit(job.bytes())?;
-        let queued = match &self.way {
-            Way::Sqlite(sqlite) => sqlite.submit(job),
-            Way::Postgres(requests) => offer(requests, job),
+        let queued = match &self.engine {
+            LaneEngine::Sqlite(sqlite) => sqlite.submit(job),
+            LaneEngine::Postgres(requests) => offer(requests, job),
         };
         queued?;
         answered.await.unwrap_or(Err(LaneError::Store(StoreError::Stopped)))

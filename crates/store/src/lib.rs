@@ -6,8 +6,7 @@
 //! acknowledgements of messages are decided in SQL (`mesh/messages/postgres.rs`, `mesh/messages/sqlite.rs`). Tests hold both equal to the
 //! rule in `protocol::mesh::mailbox`.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
+pub mod attempts;
 pub mod backup;
 pub mod clock;
 mod config;

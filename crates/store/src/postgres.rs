@@ -23,7 +23,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    connections::{ANSWER_MAX, Connections, KeptConnection, connect, fetch},
+    connections::{ANSWER_MAX, Connections, IdleConnection, connect, fetch},
     hosts::Hosts,
     load::Hold,
     save::Statements,
@@ -34,7 +34,9 @@ use crate::{
     health::{FlushLog, WriteHealth},
     lane::{
         desks::{Changes, Decided, Starts, Warm},
-        job::{Answer, AttachedRows, FLUSH_REQUESTS_MAX, Host, Job, LaneError, apart, gather, refused},
+        job::{
+            Answer, AttachedRows, FLUSH_REQUESTS_MAX, Host, Job, LaneError, gather, must_decide_separately, refused,
+        },
     },
     migrate,
     record::Statement,
@@ -99,7 +101,7 @@ pub(crate) async fn size_of(connection: &mut PgConnection, tables: &[&str]) -> R
 pub(crate) struct Lane {
     hosts: Hosts,
     health: Arc<WriteHealth>,
-    connection: Option<KeptConnection>,
+    connection: Option<IdleConnection>,
     statements: Statements,
     warm: Warm,
     flush_log: FlushLog,
@@ -108,7 +110,7 @@ pub(crate) struct Lane {
 impl Lane {
     pub(crate) async fn connect(connections: &Connections) -> Result<Self, StoreError> {
         let hosts = connections.hosts.clone();
-        let connection = Some(KeptConnection::new(connect(&hosts).await?));
+        let connection = Some(IdleConnection::new(connect(&hosts).await?));
         let health = connections.health.clone();
         Ok(Self {
             hosts,
@@ -164,7 +166,7 @@ impl Lane {
             }
             Err(error) => error,
         };
-        if apart(&requests, &error) {
+        if must_decide_separately(&requests, &error) {
             for (request, answer) in requests.into_iter().zip(answers) {
                 let now = host.now();
                 let outcome = self.flush_once(std::slice::from_ref(&request), rows, (host, now)).await;
@@ -232,7 +234,7 @@ impl Lane {
         });
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
         if outcome.as_ref().err().is_none_or(refused) {
-            self.connection = Some(KeptConnection::new(connection));
+            self.connection = Some(IdleConnection::new(connection));
         }
         outcome
     }

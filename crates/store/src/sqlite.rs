@@ -379,7 +379,7 @@ impl Lane {
                 host.committed(self.warm.keep(desks, starts, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
-            Err(error) if job::apart(&requests, &error) => {
+            Err(error) if job::must_decide_separately(&requests, &error) => {
                 for ((request, rows), answer) in requests.into_iter().zip(rows).zip(answers) {
                     self.flush(vec![Job { request, rows, answer }], vec![]);
                 }

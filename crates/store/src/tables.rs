@@ -51,7 +51,7 @@ use crate::{
     record::Record,
     run_input::attachments::Attachment,
     signing_keys::SigningKey,
-    trust::{manifests::KeptManifest, receipts::StoredReceipt, run_webhooks::RunCursor},
+    trust::{manifests::StoredManifest, receipts::StoredReceipt, run_webhooks::RunCursor},
 };
 
 /// A table whose columns a noun declares.
@@ -95,7 +95,7 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<User>(),
         DeclaredTable::of::<Agent>(),
         DeclaredTable::of::<AgentToken>(),
-        DeclaredTable::of::<KeptManifest>(),
+        DeclaredTable::of::<StoredManifest>(),
         DeclaredTable::of::<Relation>(),
         DeclaredTable::of::<Webhook>(),
         DeclaredTable::of::<Delivery>(),

@@ -66,7 +66,7 @@ pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Ser
     db.select(&format!("{filter} ORDER BY created_at DESC, token_id{order} DESC LIMIT ${last}"), args).await
 }
 
-/// The first revocation stands. `None`: there is no such token.
+/// The first revocation is final. `None` if there is no such token.
 pub async fn update_revoked(db: &Db, token_id: TokenId, now: Timestamp) -> Result<Option<ServiceToken>, StoreError> {
     let names = ServiceToken::NAMES;
     let sql = format!("UPDATE tokens SET revoked_at = COALESCE(revoked_at, $1) WHERE token_id = $2 RETURNING {names}");

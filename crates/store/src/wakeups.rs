@@ -2,7 +2,7 @@
 //! and may be lost; the store is the truth. It is sent after the commit and on a connection of its own, because a commit that
 //! notifies takes a lock that all of Postgres shares. With SQLite there is one process, and none of this happens.
 
-mod former;
+mod legacy_format;
 mod message;
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::{
 };
 
 use message::FRAMES_BYTES_MAX;
-pub use message::{FormerWord, Frame, Keys, Wakeups};
+pub use message::{Frame, Keys, LegacyWord, Wakeups};
 
 const CHANNEL: &str = "ostler";
 /// A receiver that has received nothing for this long checks whether its connection still works.
@@ -40,12 +40,12 @@ pub async fn get_frames(db: &Db, row: i64) -> Result<Wakeups, StoreError> {
 }
 
 fn decode_frames(text: &str) -> Wakeups {
-    Wakeups::decode_frames(text).unwrap_or_else(|| former::decode_frames(text))
+    Wakeups::decode_frames(text).unwrap_or_else(|| legacy_format::decode_frames(text))
 }
 
-/// The server that sent a message, and what it says.
+/// The server that sent a message, and its content.
 fn decode(text: &str) -> (Option<i64>, Wakeups) {
-    Wakeups::decode(text).unwrap_or_else(|| former::decode(text))
+    Wakeups::decode(text).unwrap_or_else(|| legacy_format::decode(text))
 }
 
 /// Deletes rows of frames that were sent before this.

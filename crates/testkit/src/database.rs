@@ -1,5 +1,5 @@
-//! A Postgres database for one test, dropped with its guard. Postgres is never skipped: without one a test fails and says
-//! how to get it.
+//! A Postgres database for one test, dropped with its guard. Postgres is never skipped: without one a test fails and
+//! explains how to get it.
 
 #[cfg(feature = "engines")]
 mod template;

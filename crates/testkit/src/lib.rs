@@ -3,6 +3,8 @@
 //! server and a kubelet, file systems in image files that can be filled up, and processes that can be frozen. It contains
 //! no product code, and the product does not depend on it.
 
+#![expect(clippy::expect_used, reason = "a test whose servers and directories cannot be made has failed")]
+
 #[cfg(feature = "databases")]
 pub mod database;
 pub mod disk;

@@ -1,5 +1,5 @@
 //! File systems in image files, mounted through loop devices. What is unmounted and detached is exactly what was mounted
-//! here. They need root; [`LoopMount::create`] says what is missing.
+//! here. They need root; [`LoopMount::create`] names what is missing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl LoopMount {
 
     /// Copies the image as the device has it at this moment, without what only the page cache of the mounted file
     /// system holds. Reads of the image file see what the loop device wrote to it and nothing else. If the kernel wrote
-    /// to the device meanwhile, the copy would mix two states of the file system: it is made again.
+    /// to the device during the copy, the copy would mix two states of the file system: it is made again.
     pub fn copy_device(&self, to: &Path) -> Result<(), String> {
         for _ in 0..COPIES_MAX {
             let before = self.writes();

@@ -18,6 +18,11 @@ waits    also lists `append`, which changes something, and `look`, which only re
          its second argument, and returns when there is a file of the same name with `.go` at its end
 hangs    never replies to a call of `hang`; calls of it and cancelled requests add a line each to the file that is its second argument
 files    a call of `open` opens each of `paths` in the mode `mode`, without a change, and returns for each whether it could
+floods   says after every list of its tools that it has changed, and lists another tool each time. Each list adds a line to the file
+         that is its second argument
+patterns lists 512 tools with 32 large patterns each
+bombs    lists tools whose schemas are small and take long to check: `doubles`, `repeats`, `nests`, and `wide`, whose argument `list`
+         may be any list of numbers
 marks    creates the file that is its second argument when it starts, then behaves well
 http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires. A call of `large`
          returns as many bytes as it asks for; a client with the header `X-Reply: chunks` gets JSON without a length, and one
@@ -75,7 +80,34 @@ def tools():
         strict = {"type": "object", "required": ["b"]} if withdrawn else EMPTY
         listed += [{"name": "strict", "inputSchema": strict, "annotations": {"readOnlyHint": True}},
                    {"name": "withdraw", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}]
+    if BEHAVIOUR == "floods":
+        with open(sys.argv[2], "a") as file:
+            file.write("list\n")
+        extra[:] = [{"name": f"new-{time.monotonic_ns()}", "inputSchema": EMPTY}]
+    if BEHAVIOUR == "patterns":
+        listed = [{"name": f"tool-{number}", "inputSchema": patterned(number)} for number in range(512)]
+    if BEHAVIOUR == "bombs":
+        listed += bombs()
     return listed + extra + [{"name": name, "inputSchema": EMPTY} for name in more]
+
+
+def patterned(number):
+    patterns = [{"pattern": f"[a-z]{{{number},{1000 + part}}}x"} for part in range(32)]
+    return {"type": "object", "properties": {"text": {"allOf": patterns}}}
+
+
+def bombs():
+    doubling = {f"l{level}": {"allOf": [{"$ref": f"#/x/l{level + 1}"}] * 2} for level in range(40)}
+    nested = {}
+    for _ in range(20):
+        nested = {"anyOf": [nested], "unevaluatedProperties": True}
+    schemas = {
+        "doubles": {"dependencies": {"a": {"$ref": "#/x/l0"}}, "x": {**doubling, "l40": {}}},
+        "repeats": {"properties": {"list": {"items": {"allOf": [{"type": "string"}] * 1900}}}},
+        "nests": {"properties": {"a": nested}},
+        "wide": {"properties": {"list": {"items": {"type": "number"}}}},
+    }
+    return [{"name": name, "inputSchema": {"type": "object", **schema}} for name, schema in schemas.items()]
 
 
 def can_open(path, mode):
@@ -197,6 +229,8 @@ def main():
             send({"id": message["id"], "error": {"code": -32602, "message": text}})
             continue
         send({"id": message["id"], "result": reply(message)})
+        if BEHAVIOUR == "floods" and message["method"] == "tools/list":
+            send({"method": "notifications/tools/list_changed"})
 
 
 main()

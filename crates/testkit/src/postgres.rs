@@ -131,7 +131,7 @@ impl Cluster {
     /// answered. Fails if a process does not stop.
     pub fn pause(&self) -> Result<(), String> {
         let Some(server) = &self.server else { return Ok(()) };
-        // The postmaster first: when it stands still it starts no process that the list of its children would lack.
+        // The postmaster first: when it has stopped it starts no process that the list of its children would lack.
         let mut are_stopped = freeze(server.id());
         let children = children_of(server.id());
         children.iter().for_each(|pid| send(*pid, Signal::STOP));

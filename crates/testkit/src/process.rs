@@ -48,7 +48,7 @@ pub fn freeze(id: u32) -> bool {
 }
 
 /// Waits until every thread of a process that got SIGSTOP has stopped. `false` if one did not. A process that has ended
-/// stands still.
+/// counts as stopped.
 pub fn stands_still(pid: Pid) -> bool {
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
     for _ in 0..FREEZE_POLLS_MAX {

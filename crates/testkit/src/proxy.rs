@@ -85,7 +85,7 @@ impl Proxy {
         self.shared.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// While set, nothing passes in this direction. What was sent meanwhile passes afterwards.
+    /// While set, nothing passes in this direction. Bytes that arrive in the meantime pass afterwards.
     pub fn hold(&self, direction: Direction, held: bool) {
         self.lane(direction).held.store(held, Ordering::SeqCst);
     }
@@ -154,7 +154,7 @@ impl Shared {
 }
 
 impl Lane {
-    /// Waits as long as the faults of this direction demand. `false` if the proxy was closed meanwhile.
+    /// Waits as long as the faults of this direction demand. `false` if the proxy was closed in the meantime.
     fn wait(&self, closed: &AtomicBool) -> bool {
         let lost = self.loss_per_mille.load(Ordering::SeqCst) > self.draw() % 1_000;
         let stall_us = if lost { self.stall_us.load(Ordering::SeqCst) } else { 0 };

@@ -15,7 +15,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 const STOP_POLL: Duration = Duration::from_millis(3);
 
-/// What a server says of itself when it is ready.
+/// What a server reports of itself when it is ready.
 pub struct Ready {
     /// `host:port`.
     pub address: String,

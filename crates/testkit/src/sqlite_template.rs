@@ -25,7 +25,7 @@ pub async fn copy_to(file: &Path) {
     copied.unwrap_or_else(|error| panic!("cannot copy {}: {error}", template.display()));
 }
 
-/// A template is never changed, so its name says which migrations it has.
+/// A template is never changed, so its name contains the version of its migrations.
 fn template() -> Option<PathBuf> {
     let mut digest = Sha256::new();
     for migration in migrate::SQLITE {

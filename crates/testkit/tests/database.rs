@@ -1,6 +1,6 @@
 //! Databases of tests: cloned with the schema, apart from each other, and dropped with their guards.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
 use std::thread;
 

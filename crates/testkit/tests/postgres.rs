@@ -1,5 +1,7 @@
 //! The cluster survives what the tests do to it.
 
+#![expect(clippy::expect_used, reason = "a test program: a failed expectation is a failed test")]
+
 use std::process::Command;
 
 use ostler_testkit::postgres::{Cluster, find_binaries};

@@ -1,6 +1,6 @@
 //! The proxy applies the requested fault to a connection, and nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

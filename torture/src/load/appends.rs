@@ -16,12 +16,12 @@ const BATCH_EVENTS_MAX: i64 = 8;
 const PAD_BYTES: usize = 120;
 const LEASE_MS: i64 = 60_000;
 
-pub fn run_request() -> Value {
+pub(crate) fn run_request() -> Value {
     json!({"tenantId": "local", "projectId": "local/default", "workspaceRef": {"kind": "none"}, "providerId": "local",
         "backendProfile": "scripted", "traceSink": null})
 }
 
-pub struct Writer {
+pub(crate) struct Writer {
     runner_id: String,
     pub run_id: String,
     command_id: String,
@@ -45,7 +45,7 @@ enum Sent {
 
 impl Writer {
     /// A writer with a run and a turn of its own. The idempotency key makes a lost answer harmless.
-    pub async fn create(beat: &Beat, name: &str) -> Result<Self, String> {
+    pub(crate) async fn create(beat: &Beat, name: &str) -> Result<Self, String> {
         let mut body = run_request();
         body["idempotencyKey"] = json!(format!("run-of-{name}"));
         let run = beat.api.insist("POST", "/api/v1/runs", Some(&body), SETTLE_WITHIN).await?;
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     /// Appends until the round is over.
-    pub async fn work(mut self, beat: Beat) -> Result<Self, String> {
+    pub(crate) async fn work(mut self, beat: Beat) -> Result<Self, String> {
         while !beat.is_over() {
             let Some(epoch) = self.claim(&beat).await? else { continue };
             let first = self.next;
@@ -144,7 +144,7 @@ impl Writer {
 
     /// Ends the command and compares the store with the ledger. Returns the number of acknowledged events and the last
     /// sequence number of the run.
-    pub async fn settle(mut self, beat: &Beat) -> Result<(u64, i64), String> {
+    pub(crate) async fn settle(mut self, beat: &Beat) -> Result<(u64, i64), String> {
         self.end(beat).await?;
         let events = beat.api.events(&self.run_id, SETTLE_WITHIN).await?;
         self.compare(&events)?;

@@ -11,35 +11,35 @@ use std::{
 use crate::api::Api;
 
 /// How long after the last fault everything must have ended and be readable.
-pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a task of the load shares with the round.
 #[derive(Clone)]
-pub struct Beat {
+pub(crate) struct Beat {
     pub api: Api,
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
 }
 
 impl Beat {
-    pub fn new(api: Api) -> Self {
+    pub(crate) fn new(api: Api) -> Self {
         Self { api, stop: Arc::default(), acknowledged: Arc::default() }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Counts facts that the server acknowledged.
-    pub fn acknowledge(&self, facts: usize) {
+    pub(crate) fn acknowledge(&self, facts: usize) {
         self.acknowledged.fetch_add(facts as u64, Ordering::Relaxed);
     }
 
-    pub fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
     }
 }

@@ -25,7 +25,7 @@ const SILENT_POLLS_MAX: u32 = 20;
 const SETTLE_POLL: Duration = Duration::from_millis(5);
 const UNKNOWN: i64 = i64::MAX;
 
-pub struct Follower {
+pub(crate) struct Follower {
     run_id: String,
     seen: Arc<AtomicI64>,
     /// The last event there will be.
@@ -34,19 +34,19 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn start(runtime: &Handle, api: &Api, run_id: &str) -> Self {
+    pub(crate) fn start(runtime: &Handle, api: &Api, run_id: &str) -> Self {
         let (seen, target) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(UNKNOWN)));
         let task = runtime.spawn(follow(api.clone(), run_id.to_owned(), seen.clone(), target.clone()));
         Self { run_id: run_id.to_owned(), seen, target, task }
     }
 
-    pub fn seen(&self) -> i64 {
+    pub(crate) fn seen(&self) -> i64 {
         self.seen.load(Ordering::Relaxed)
     }
 
     /// Waits until it has seen the last event. Fails if it sees nothing new for this long: where many read at once, each
     /// waits for its turn, and how long all of them take depends on the machine. Returns how many it has seen.
-    pub async fn settle(self, last_seq: i64, stalled_after: Duration) -> Result<u64, String> {
+    pub(crate) async fn settle(self, last_seq: i64, stalled_after: Duration) -> Result<u64, String> {
         self.target.store(last_seq, Ordering::Relaxed);
         let mut progress = (self.seen(), now());
         while !self.task.is_finished() {

@@ -1,5 +1,5 @@
 //! Acknowledged grants. A person answers an agent's request again and again, each time differently; every acknowledged
-//! answer must have its receipt, in order, and the relation must be what the last receipt says.
+//! answer must have its receipt, in order, and the relation must be as in the last receipt.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::{
     load::{Beat, SETTLE_WITHIN},
 };
 
-/// Each answer grants another subset of these, so that a receipt says which answer it is of.
+/// Each answer grants another subset of these, so that a receipt identifies its answer.
 const SCOPES: usize = 10;
 const ANSWERS_MAX: usize = (1 << SCOPES) - 1;
 const PAUSE: Duration = Duration::from_millis(15);
 const PAGE_RECEIPTS: usize = 100;
 
-pub struct Grants {
+pub(crate) struct Grants {
     relation_id: String,
     manifest_hash: String,
     answers: Vec<Answer>,
@@ -47,7 +47,7 @@ fn granted(number: usize) -> Vec<String> {
 }
 
 impl Grants {
-    pub async fn create(beat: &Beat) -> Result<Self, String> {
+    pub(crate) async fn create(beat: &Beat) -> Result<Self, String> {
         let body = json!({"name": "notes-helper", "capability_manifest": manifest()});
         let agent = beat.api.insist("POST", "/agents", Some(&body), SETTLE_WITHIN).await?;
         let first = granted(0);
@@ -65,7 +65,7 @@ impl Grants {
     }
 
     /// Answers until the round is over. An answer whose reply was lost is not repeated: a person would look first.
-    pub async fn work(mut self, beat: Beat) -> Result<Self, String> {
+    pub(crate) async fn work(mut self, beat: Beat) -> Result<Self, String> {
         while !beat.is_over() && self.answers.len() < ANSWERS_MAX {
             let granted = granted(self.answers.len());
             let body = json!({"granted_scopes": granted, "manifest_hash": self.manifest_hash});
@@ -85,7 +85,7 @@ impl Grants {
     }
 
     /// Compares receipts and relation with the ledger. Returns the number of acknowledged answers, and the exported ledger.
-    pub async fn settle(self, api: Api) -> Result<(u64, String), String> {
+    pub(crate) async fn settle(self, api: Api) -> Result<(u64, String), String> {
         let relation = api.insist("GET", &self.path(), None, SETTLE_WITHIN).await?;
         let receipts = self.receipts(&api).await?;
         self.compare(&receipts)?;

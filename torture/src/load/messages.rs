@@ -20,7 +20,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(8);
 const PULL_ITEMS: u32 = 200;
 
-pub struct Messages {
+pub(crate) struct Messages {
     sender: StoredIdentity,
     recipient: StoredIdentity,
     /// One per server.
@@ -36,7 +36,7 @@ fn message_id(number: u64) -> String {
 }
 
 impl Messages {
-    pub async fn create(beat: &Beat) -> Result<Self, String> {
+    pub(crate) async fn create(beat: &Beat) -> Result<Self, String> {
         let urls = beat.api.urls.clone();
         let root = GatewayClient::fetch_root(&urls[0]).await.map_err(|failure| failure.message)?;
         let gateways: Result<Vec<_>, _> = urls.iter().map(|url| GatewayClient::new(url, &root, AMBIENT)).collect();
@@ -55,7 +55,7 @@ impl Messages {
     }
 
     /// Sends until the round is over. A message that was not acknowledged is sent again under its id.
-    pub async fn work(mut self, beat: Beat) -> Result<Self, String> {
+    pub(crate) async fn work(mut self, beat: Beat) -> Result<Self, String> {
         let mut session = None;
         while !beat.is_over() {
             let Some(sealer) = &mut session else {
@@ -91,7 +91,7 @@ impl Messages {
     }
 
     /// Compares the recipient's mailbox with the ledger. Returns the number of acknowledged messages.
-    pub async fn settle(mut self, _: Api) -> Result<u64, String> {
+    pub(crate) async fn settle(mut self, _: Api) -> Result<u64, String> {
         let started = now();
         let mailbox = loop {
             let read = match self.enter(false).await {

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE_EVENTS: usize = 1_000;
 
-pub struct Prompts {
+pub(crate) struct Prompts {
     session_id: String,
     next: usize,
     /// The prompt ids of the numbers that were acknowledged.
@@ -39,7 +39,7 @@ fn prompt_text(number: usize) -> String {
 
 impl Prompts {
     /// The session that all clients share, so that a request whose response was lost can be repeated.
-    pub async fn create(beat: &Beat) -> Result<Self, String> {
+    pub(crate) async fn create(beat: &Beat) -> Result<Self, String> {
         let opened = beat.api.insist("POST", "/session", Some(&json!({})), SETTLE_WITHIN).await?;
         Ok(Self {
             session_id: text(&opened, "/sessionId")?,
@@ -51,7 +51,7 @@ impl Prompts {
     }
 
     /// Sends prompts and votes until the round is over.
-    pub async fn work(mut self, beat: Beat) -> Result<Self, String> {
+    pub(crate) async fn work(mut self, beat: Beat) -> Result<Self, String> {
         while !beat.is_over() {
             let number = self.next;
             self.next += 1;
@@ -112,7 +112,7 @@ impl Prompts {
 
     /// Waits until everything has ended, and compares log and frames with the ledger. Returns the number of acknowledged prompts
     /// and votes.
-    pub async fn settle(mut self, beat: Beat) -> Result<u64, String> {
+    pub(crate) async fn settle(mut self, beat: Beat) -> Result<u64, String> {
         let started = now();
         let log = loop {
             let log = self.log(&beat.api, SETTLE_WITHIN).await?;

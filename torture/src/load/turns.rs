@@ -16,7 +16,7 @@ const PAGE_RUNS: usize = 200;
 const DAEMON_PROJECT: &str = "ostler/daemon";
 
 #[derive(Default)]
-pub struct Turns {
+pub(crate) struct Turns {
     submitted: Vec<Turn>,
     /// Was sent and never answered when the round ended.
     doubt: Option<Value>,
@@ -43,7 +43,7 @@ fn reply(number: usize) -> String {
 
 impl Turns {
     /// Submits turns until the round is over. A lost answer is followed by the same request.
-    pub async fn work(mut self, beat: Beat, mut random: Random) -> Result<Self, String> {
+    pub(crate) async fn work(mut self, beat: Beat, mut random: Random) -> Result<Self, String> {
         while !beat.is_over() && self.submitted.len() < TURNS_MAX {
             let body = request(self.submitted.len(), random.between(0..TOOL_MS_MAX));
             loop {
@@ -74,12 +74,12 @@ impl Turns {
     }
 
     /// Runs that exist, if each request had a single effect.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.submitted.len() + usize::from(self.doubt.is_some())
     }
 
     /// Waits until every turn has ended. `runs_expected` counts those of other tasks too.
-    pub async fn settle(mut self, api: &Api, runs_expected: usize) -> Vec<String> {
+    pub(crate) async fn settle(mut self, api: &Api, runs_expected: usize) -> Vec<String> {
         let mut violations = vec![];
         if let Some(body) = self.doubt.take() {
             let settled = api.insist("POST", "/api/v1/runs", Some(&body), SETTLE_WITHIN).await;

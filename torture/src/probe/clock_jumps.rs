@@ -11,8 +11,8 @@ use crate::{
     clock::{now, since},
     load::SETTLE_WITHIN,
     report::Fault,
+    resources::{Engine, REPLICAS_MAX},
     round::{Round, Setup},
-    stage::{Engine, REPLICAS_MAX},
 };
 
 const JUMPS: usize = 4;
@@ -23,7 +23,7 @@ const MACHINE_JUMPS: &str = "ostler_clock_jumps_total{clock=\"machine\"}";
 const DATABASE_JUMPS: &str = "ostler_clock_jumps_total{clock=\"database\"}";
 const JUMPS_MS: [i64; 8] = [3_600_000, -3_600_000, 86_400_000, -86_400_000, 61_000, -61_000, 7_000, -7_000];
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "clock-jumps",
     about: "the clock of a server, or of its database, jumps by seconds to a day in both directions; no lease expires and no budget is used up",
     engines: BOTH,
@@ -47,8 +47,8 @@ enum Target {
 impl Target {
     fn file(self, round: &Round) -> PathBuf {
         match self {
-            Self::Machine(number) => round.home.clock_file(number),
-            Self::Database => round.home.database_clock_file(),
+            Self::Machine(number) => round.host.clock_file(number),
+            Self::Database => round.host.database_clock_file(),
         }
     }
 
@@ -71,7 +71,7 @@ impl Target {
             Self::Database => (0..round.servers.len(), DATABASE_JUMPS),
         };
         let counts = servers.filter(|number| round.servers[*number].is_some());
-        let counts = counts.map(|number| round.stage.runtime.block_on(round.server_apis[number].metric(metric)));
+        let counts = counts.map(|number| round.resources.runtime.block_on(round.server_apis[number].metric(metric)));
         counts.sum()
     }
 }
@@ -80,7 +80,7 @@ fn jump(round: &mut Round) -> Result<(), String> {
     for _ in 0..JUMPS {
         round.let_work(100..400);
         let number = round.random.between(0..round.servers.len() as u64) as usize;
-        let has_database = round.stage.engine == Engine::Postgres;
+        let has_database = round.resources.engine == Engine::Postgres;
         let target = if has_database && round.random.chance(50) { Target::Database } else { Target::Machine(number) };
         let current_ms = target.offset_ms(round);
         let offset_ms = *round.random.pick(&JUMPS_MS);
@@ -99,7 +99,7 @@ fn jump(round: &mut Round) -> Result<(), String> {
         Target::Machine(number).set(round, 0)?;
     }
     let run_id = round.load.as_ref().and_then(|load| load.followed.clone()).ok_or("nothing to look at")?;
-    let events = round.stage.runtime.block_on(round.api.events(&run_id, SETTLE_WITHIN))?;
+    let events = round.resources.runtime.block_on(round.api.events(&run_id, SETTLE_WITHIN))?;
     let expired = events.iter().find(|event| event["type"] == "lease" && event["payload"]["state"] == "expired");
     match expired {
         None => Ok(()),

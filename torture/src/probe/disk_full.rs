@@ -25,7 +25,7 @@ const TITLE_CHARS: usize = 100;
 const BALLAST: &str = "ballast";
 const WRITES_FOR_EVER: u64 = 1_000_000_000;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "disk-full",
     about: "the file system of the store is filled to its last block, and emptied again",
     engines: SQLITE,
@@ -40,7 +40,7 @@ pub const PROBE: Probe = Probe {
     disturb: fill_up,
 };
 
-pub const POSTGRES_PROBE: Probe = Probe {
+pub(crate) const POSTGRES_PROBE: Probe = Probe {
     name: "fill-postgres",
     about: "the file system of Postgres is filled to its last block, and emptied again",
     engines: POSTGRES,
@@ -58,14 +58,14 @@ fn fill_up(round: &mut Round) -> Result<(), String> {
         match &ballast {
             Some(ballast) => fill(ballast)?,
             // Without a file system of its own, the VFS reports every write as `SQLITE_FULL`.
-            None => io_errors::order(&round.home, &format!("1 write 1 {WRITES_FOR_EVER} full"))?,
+            None => io_errors::order(&round.host, &format!("1 write 1 {WRITES_FOR_EVER} full"))?,
         }
         wait_until_full(round)?;
         round.count(Fault::DiskFull);
         round.let_work(100..700);
         match &ballast {
             Some(ballast) => remove(ballast)?,
-            None => io_errors::order(&round.home, "")?,
+            None => io_errors::order(&round.host, "")?,
         }
         round.wait_for_progress()?;
     }
@@ -73,7 +73,7 @@ fn fill_up(round: &mut Round) -> Result<(), String> {
 }
 
 fn fill_up_postgres(round: &mut Round) -> Result<(), String> {
-    let ballast = round.stage.power()?.disk.as_ref().ok_or("the cluster has no disk")?.dir.join(BALLAST);
+    let ballast = round.resources.power()?.disk.as_ref().ok_or("the cluster has no disk")?.dir.join(BALLAST);
     for _ in 0..FILLINGS {
         round.let_work(50..300);
         let filled = fill(&ballast).and_then(|()| wait_until_full(round));
@@ -95,12 +95,12 @@ fn revive_postgres(round: &mut Round) -> Result<(), String> {
     let started = now();
     loop {
         if has_postgres_ended(round) {
-            let cluster = &mut round.stage.power()?.cluster;
+            let cluster = &mut round.resources.power()?.cluster;
             cluster.kill()?;
             cluster.start_again()?;
         }
-        let url = round.stage.power()?.cluster.url();
-        match round.stage.execute(&url, "SELECT 1") {
+        let url = round.resources.power()?.cluster.url();
+        match round.resources.execute(&url, "SELECT 1") {
             Ok(()) => return Ok(()),
             Err(why) if since(started) > FULL_WITHIN => {
                 return Err(format!("Postgres did not recover from a full disk: {why}"));
@@ -111,7 +111,7 @@ fn revive_postgres(round: &mut Round) -> Result<(), String> {
 }
 
 fn has_postgres_ended(round: &mut Round) -> bool {
-    round.stage.power.as_mut().is_some_and(|power| power.cluster.has_ended())
+    round.resources.power.as_mut().is_some_and(|power| power.cluster.has_ended())
 }
 
 /// Writes until the server refuses a write because the disk is full. The store's files have some room left in themselves,
@@ -122,7 +122,7 @@ fn wait_until_full(round: &mut Round) -> Result<bool, String> {
         let body = json!({"tenantId": "local", "backendProfile": "scripted", "storageKind": "none",
             "sessionId": format!("fill-{}-{number}", round.tally.of(Fault::DiskFull)), "title": "x".repeat(TITLE_CHARS)});
         let call = round.server_apis[0].call("POST", "/api/v1/sessions", Some(&body));
-        match round.stage.runtime.block_on(call) {
+        match round.resources.runtime.block_on(call) {
             Reply::Lost(why) if why.starts_with("503") && why.contains("store-disk-full") => return Ok(true),
             Reply::Refused(status, body) => return Err(format!("a write to a full disk was refused: {status} {body}")),
             _ if crate::interrupt::is_interrupted() => return Err("interrupted".into()),

@@ -16,7 +16,7 @@ const SAMPLES: u32 = 40;
 const GROWTH_KIB_MAX: u64 = 48 * 1024;
 const GROWTH_PERCENT_MAX: u64 = 25;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "flat-memory",
     about: "appends without a pause for ten minutes (8 s in short campaigns); the memory of the server stays flat",
     engines: BOTH,
@@ -29,7 +29,7 @@ pub const PROBE: Probe = Probe {
 
 /// Compares the highest of the last third of the samples with the highest of the second third: the first is warming up.
 fn append(round: &mut Round) -> Result<(), String> {
-    let (started, duration) = (now(), round.stage.scale.memory_for);
+    let (started, duration) = (now(), round.resources.scale.memory_for);
     let mut samples = vec![];
     while since(started) < duration {
         thread::sleep(duration / SAMPLES);

@@ -14,7 +14,7 @@ const FOLLOWERS_LIMIT: &str = "4096";
 /// A few hundred connections are opened and read beside everything else.
 const PATIENCE: u32 = 4;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "followers-return",
     about: "2,000 followers (400 in short campaigns) return at once after the server was killed",
     engines: BOTH,
@@ -33,11 +33,11 @@ pub const PROBE: Probe = Probe {
 };
 
 fn come_back(round: &mut Round) -> Result<(), String> {
-    let runtime = round.stage.runtime.handle().clone();
+    let runtime = round.resources.runtime.handle().clone();
     let beat = round.load.as_ref().ok_or("no load")?.beat.clone();
     let writer = runtime.block_on(Writer::create(&beat, "followed"))?;
     let run_id = writer.run_id.clone();
-    let count = round.stage.scale.followers;
+    let count = round.resources.scale.followers;
     let followers: Vec<Follower> = (0..count).map(|_| Follower::start(&runtime, &round.api, &run_id)).collect();
     let writing = runtime.spawn(writer.work(beat.clone()));
     round.let_work(300..600);

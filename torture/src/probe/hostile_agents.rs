@@ -16,7 +16,7 @@ use crate::{
     round::{Round, Setup},
 };
 
-/// The budget of a turn. An agent that says nothing is ended by it.
+/// The budget of a turn. An agent that sends nothing is ended by it.
 const TIMEOUT_MS: u64 = 2_500;
 const GONE_WITHIN: Duration = Duration::from_secs(15);
 const AGENTS_PER_ROUND: usize = 4;
@@ -52,7 +52,7 @@ while read -r line; do
 done
 "#;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "hostile-agents",
     about: "ACP agents that print garbage or lines without end, say nothing, fork, ignore signals, or ask for ever",
     engines: BOTH,
@@ -73,7 +73,7 @@ pub const PROBE: Probe = Probe {
 fn host(round: &mut Round) -> Result<(), String> {
     let mut agents: Vec<_> = AGENTS.to_vec();
     round.random.shuffle(&mut agents);
-    let runtime = round.stage.runtime.handle().clone();
+    let runtime = round.resources.runtime.handle().clone();
     let mark = format!("ostler-hostile-{}-{}", std::process::id(), round.random.draw());
     let mut turns = vec![];
     for (name, script) in agents.into_iter().take(AGENTS_PER_ROUND) {

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use super::{Disk, Probe, SQLITE};
 use crate::{
-    home::Home,
     report::Fault,
     round::{Round, Setup},
+    server_host::ServerHost,
 };
 
 const ERRORS: u64 = 18;
 const FIRE_LOOKS_MAX: usize = 100;
 const FIRE_POLL: Duration = Duration::from_millis(3);
-pub const CONTROL: &str = "faults";
-pub const VARIABLE: &str = "OSTLER_FAULT_SQLITE_FILE";
+pub(crate) const CONTROL: &str = "faults";
+pub(crate) const VARIABLE: &str = "OSTLER_FAULT_SQLITE_FILE";
 /// Writes and syncs come with every flush, reads only where the cache lacks a page; an open is rare.
 const OPERATIONS: [(&str, u64, &str); 6] = [
     ("write", 12, "ioerr"),
@@ -31,7 +31,7 @@ const STARTS_PERCENT: u64 = 35;
 /// What a start does: it opens a handful of files and reads the schema.
 const AT_START: [(&str, u64); 4] = [("open", 8), ("read", 40), ("write", 6), ("sync", 4)];
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "io-errors",
     about: "the n-th read, write or sync of SQLite's files fails, by a file system of SQLite's that fails on demand",
     engines: SQLITE,
@@ -50,16 +50,16 @@ fn fail(round: &mut Round) -> Result<(), String> {
         let (operation, nth_max, code) = *round.random.pick(&OPERATIONS);
         let nth = round.random.between(1..nth_max + 1);
         let repeat = if round.random.chance(20) { round.random.between(2..6) } else { 1 };
-        order(&round.home, &format!("{id} {operation} {nth} {repeat} {code}"))?;
+        order(&round.host, &format!("{id} {operation} {nth} {repeat} {code}"))?;
         for _ in 0..FIRE_LOOKS_MAX {
-            if fired(&round.home.path(CONTROL)) >= total + repeat {
+            if fired(&round.host.path(CONTROL)) >= total + repeat {
                 break;
             }
             thread::sleep(FIRE_POLL);
         }
-        order(&round.home, "")?;
+        order(&round.host, "")?;
         round.wait_for_progress()?;
-        let now_fired = fired(&round.home.path(CONTROL));
+        let now_fired = fired(&round.host.path(CONTROL));
         round.tally.count(Fault::IoError, now_fired.saturating_sub(total));
         total = now_fired;
     }
@@ -74,11 +74,11 @@ fn fail_at_start(round: &mut Round) -> Result<u64, String> {
     round.let_work(30..150);
     round.kill_server(0);
     round.count(Fault::ServerKill);
-    let control = round.home.path(CONTROL);
+    let control = round.host.path(CONTROL);
     forget_fired(&control);
-    order(&round.home, &format!("start {operation} {nth} 1 ioerr"))?;
+    order(&round.host, &format!("start {operation} {nth} 1 ioerr"))?;
     let started = round.start_server(0);
-    order(&round.home, "")?;
+    order(&round.host, "")?;
     thread::sleep(FIRE_POLL);
     let failed = fired(&control);
     round.tally.count(Fault::IoError, failed);
@@ -91,13 +91,13 @@ fn fail_at_start(round: &mut Round) -> Result<u64, String> {
 }
 
 /// Fails if the program was built without `fault-injection`: every injected fault would then silently do nothing.
-pub fn check_seams(ostler: &Path) -> Result<(), String> {
-    let mut home = Home::new(ostler)?;
-    home.set(VARIABLE, CONTROL);
-    order(&home, "check open 1 1 ioerr")?;
+pub(crate) fn check_seams(ostler: &Path) -> Result<(), String> {
+    let mut host = ServerHost::new(ostler)?;
+    host.set(VARIABLE, CONTROL);
+    order(&host, "check open 1 1 ioerr")?;
     // Whether the server starts in spite of the error does not matter here.
-    drop(home.serve(0, "127.0.0.1:0"));
-    match fired(&home.path(CONTROL)) {
+    drop(host.serve(0, "127.0.0.1:0"));
+    match fired(&host.path(CONTROL)) {
         0 => Err(format!(
             "{} injects no faults\nhint: build it with the feature `fault-injection`, as `cargo xtask torture` does",
             ostler.display()
@@ -107,8 +107,8 @@ pub fn check_seams(ostler: &Path) -> Result<(), String> {
 }
 
 /// Replaces the control file at once, so that the server never reads half of it.
-pub fn order(home: &Home, text: &str) -> Result<(), String> {
-    let (new, control) = (home.path("faults.new"), home.path(CONTROL));
+pub(crate) fn order(host: &ServerHost, text: &str) -> Result<(), String> {
+    let (new, control) = (host.path("faults.new"), host.path(CONTROL));
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &control));
     written.map_err(|error| format!("cannot write the control file: {error}"))
 }

@@ -6,15 +6,15 @@ use rustix::process::{Pid, Signal};
 use super::{BOTH, Disk, Probe};
 use crate::{
     report::Fault,
+    resources::{Engine, REPLICAS_MAX},
     round::{Round, Setup},
-    stage::{Engine, REPLICAS_MAX},
 };
 
 const SERVER_KILLS: u64 = 5;
 const RUNNER_KILLS: u64 = 3;
 const RUNNER_LOOKS_MAX: usize = 200;
 
-pub const SERVER: Probe = Probe {
+pub(crate) const SERVER: Probe = Probe {
     name: "kill-server",
     about: "kill -9 of the server under load, of one of two servers on Postgres now and then",
     engines: BOTH,
@@ -28,7 +28,7 @@ pub const SERVER: Probe = Probe {
     disturb: kill_servers,
 };
 
-pub const RUNNER: Probe = Probe {
+pub(crate) const RUNNER: Probe = Probe {
     name: "kill-runner",
     about: "kill -9 of runners that are child processes; now and then of their server too",
     engines: BOTH,
@@ -49,7 +49,7 @@ fn kill_servers(round: &mut Round) -> Result<(), String> {
         round.kill_server(number);
         round.count(Fault::ServerKill);
         if round.servers.len() > 1 {
-            // The other server goes on meanwhile.
+            // The other server keeps running.
             round.wait_for_progress()?;
         }
         round.start_server(number)?;

@@ -3,11 +3,11 @@
 use crate::{
     random::Random,
     report::Fault,
+    resources::Engine,
     round::{Round, Setup},
-    stage::Engine,
 };
 
-pub struct Probe {
+pub(crate) struct Probe {
     pub name: &'static str,
     pub about: &'static str,
     pub engines: &'static [Engine],
@@ -22,7 +22,7 @@ pub struct Probe {
 
 /// Whether the store needs a file system of its own, which takes root and loop devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
+pub(crate) enum Disk {
     Shared,
     Own,
     /// If it can be had. The probe has a weaker way without it.

@@ -5,13 +5,13 @@ use rustix::process::Signal;
 use super::{Disk, POSTGRES, Probe};
 use crate::{
     report::Fault,
+    resources::REPLICAS_MAX,
     round::{Round, Setup},
-    stage::REPLICAS_MAX,
 };
 
 const PAUSES: usize = 2;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "paused-replica",
     about: "SIGSTOP of one of two servers, often beyond its leases; then it goes on",
     engines: POSTGRES,

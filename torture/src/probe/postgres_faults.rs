@@ -3,15 +3,15 @@
 use super::{Disk, POSTGRES, Probe};
 use crate::{
     report::Fault,
+    resources::Postgres,
     round::{Round, Setup},
-    stage::Postgres,
 };
 
 const KILLS: usize = 2;
 const PAUSES: usize = 2;
 const RESTARTS: usize = 2;
 
-pub const KILL: Probe = Probe {
+pub(crate) const KILL: Probe = Probe {
     name: "kill-postgres",
     about: "kill -9 of every process of Postgres, and its recovery",
     engines: POSTGRES,
@@ -22,7 +22,7 @@ pub const KILL: Probe = Probe {
     disturb: kill,
 };
 
-pub const PAUSE: Probe = Probe {
+pub(crate) const PAUSE: Probe = Probe {
     name: "pause-postgres",
     about: "SIGSTOP of every process of Postgres, for up to three seconds",
     engines: POSTGRES,
@@ -33,7 +33,7 @@ pub const PAUSE: Probe = Probe {
     disturb: pause,
 };
 
-pub const RESTART: Probe = Probe {
+pub(crate) const RESTART: Probe = Probe {
     name: "restart-postgres",
     about: "an ordinary restart of Postgres under load",
     engines: POSTGRES,
@@ -45,7 +45,7 @@ pub const RESTART: Probe = Probe {
 };
 
 fn postgres<'a>(round: &'a mut Round) -> Result<&'a mut Postgres, String> {
-    round.stage.postgres.as_mut().ok_or_else(|| "there is no Postgres".into())
+    round.resources.postgres.as_mut().ok_or_else(|| "there is no Postgres".into())
 }
 
 fn kill(round: &mut Round) -> Result<(), String> {

@@ -9,7 +9,7 @@ use crate::{
 
 const CUTS: usize = 2;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "power-cut",
     about: "the machine of the store loses power: what no process had asked the disk to write is gone",
     engines: BOTH,

@@ -9,8 +9,8 @@ use super::{Disk, POSTGRES, Probe};
 use crate::{
     random::Random,
     report::Fault,
+    resources::{Engine, REPLICAS_MAX},
     round::{Round, Setup},
-    stage::{Engine, REPLICAS_MAX},
 };
 
 const CUTS: usize = 5;
@@ -21,7 +21,7 @@ const CUT_BYTES_MAX: u64 = 6_000;
 const FIRE_LOOKS_MAX: usize = 150;
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
 
-pub const CUT: Probe = Probe {
+pub(crate) const CUT: Probe = Probe {
     name: "cut-postgres",
     about: "all connections to Postgres cut, and new ones refused for a while",
     engines: POSTGRES,
@@ -32,7 +32,7 @@ pub const CUT: Probe = Probe {
     disturb: cut,
 };
 
-pub const TRUNCATE: Probe = Probe {
+pub(crate) const TRUNCATE: Probe = Probe {
     name: "truncate-postgres",
     about: "connections to Postgres cut after the n-th byte, in either direction: often inside a message",
     engines: POSTGRES,
@@ -43,7 +43,7 @@ pub const TRUNCATE: Probe = Probe {
     disturb: truncate,
 };
 
-pub const ONE_WAY: Probe = Probe {
+pub(crate) const ONE_WAY: Probe = Probe {
     name: "one-way-postgres",
     about: "nothing reaches Postgres, or nothing comes back, for up to three seconds; then it arrives, or the connection is cut",
     engines: POSTGRES,
@@ -54,7 +54,7 @@ pub const ONE_WAY: Probe = Probe {
     disturb: one_way,
 };
 
-pub const LOSS: Probe = Probe {
+pub(crate) const LOSS: Probe = Probe {
     name: "packet-loss",
     about: "lost packets between servers and Postgres, modelled as the delay until they are sent again",
     engines: POSTGRES,
@@ -72,7 +72,7 @@ fn servers(random: &mut Random, _: Engine) -> Setup {
 /// The proxy of one of the round's servers.
 fn proxy<'a>(round: &'a mut Round) -> Result<&'a Proxy, String> {
     let number = round.random.between(0..round.servers.len() as u64) as usize;
-    let postgres = round.stage.postgres.as_ref().ok_or("there is no Postgres")?;
+    let postgres = round.resources.postgres.as_ref().ok_or("there is no Postgres")?;
     Ok(&postgres.proxies[number])
 }
 
@@ -146,6 +146,6 @@ fn loss(round: &mut Round) -> Result<(), String> {
     }
     round.count(Fault::PostgresOutage);
     round.let_work(800..1_500);
-    round.stage.postgres.iter().flat_map(|postgres| &postgres.proxies).for_each(Proxy::heal);
+    round.resources.postgres.iter().flat_map(|postgres| &postgres.proxies).for_each(Proxy::heal);
     round.wait_for_progress()
 }

@@ -16,7 +16,7 @@ const REPLAY_EVENTS_MAX: i64 = 1_000;
 const STORMS: usize = 3;
 const PATIENCE: u32 = 2;
 
-pub const PROBE: Probe = Probe {
+pub(crate) const PROBE: Probe = Probe {
     name: "replay-storm",
     about: "40 followers replay a log from its beginning, three times, beside a writer; the server is killed in between",
     engines: BOTH,
@@ -28,7 +28,7 @@ pub const PROBE: Probe = Probe {
 };
 
 fn storm(round: &mut Round) -> Result<(), String> {
-    let runtime = round.stage.runtime.handle().clone();
+    let runtime = round.resources.runtime.handle().clone();
     let run_id = round.load.as_ref().and_then(|load| load.followed.clone()).ok_or("nothing to follow")?;
     for number in 0..STORMS {
         round.let_work(100..300);

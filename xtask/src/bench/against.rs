@@ -21,7 +21,7 @@ enum Side {
     Current,
 }
 
-pub fn measure(revision: &str, round_count: usize, filter: Option<&str>) -> Result<(), String> {
+pub(crate) fn measure(revision: &str, round_count: usize, filter: Option<&str>) -> Result<(), String> {
     let commit = resolve(revision)?;
     let base_name = &commit[..SHORT_DIGITS.min(commit.len())];
     let place = workspace_root()?.join("target").join("against");

@@ -48,7 +48,7 @@ const LATER: &str = "measured after the other groups, with a table of its own";
 
 /// When the group is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ClusterTurn {
+pub(crate) enum ClusterTurn {
     /// It was not asked for.
     Never,
     /// No cluster is named: the load generator reports that.
@@ -60,7 +60,7 @@ pub enum ClusterTurn {
 }
 
 impl ClusterTurn {
-    pub fn of(filter: Option<&str>) -> Self {
+    pub(crate) fn of(filter: Option<&str>) -> Self {
         Self::decide(filter, ControlPlane::is_named())
     }
 
@@ -76,7 +76,7 @@ impl ClusterTurn {
     }
 
     /// Tells a load generator without a cluster why it has none.
-    pub fn explain(self, generator: &mut Command) {
+    pub(crate) fn explain(self, generator: &mut Command) {
         let reason = match self {
             Self::Never | Self::Alone => return,
             Self::NotPossible => NO_CLUSTER,
@@ -88,7 +88,7 @@ impl ClusterTurn {
 
 /// Builds the server with the launcher. A copy, because the other groups are measured with the server that has the default features:
 /// build that one afterwards.
-pub fn build_server() -> Result<PathBuf, String> {
+pub(crate) fn build_server() -> Result<PathBuf, String> {
     build_with(&mut cargo()?, &["--features", FEATURE])?;
     let directory = figures_dir()?.join(GROUP);
     let copy = directory.join(PROGRAMS[0]);
@@ -99,7 +99,7 @@ pub fn build_server() -> Result<PathBuf, String> {
 }
 
 /// A cluster, for as long as it is measured.
-pub struct BenchCluster {
+pub(crate) struct BenchCluster {
     server: PathBuf,
     /// Contains credentials. Only its owner can read it.
     kubeconfig: NamedTempFile,
@@ -109,7 +109,7 @@ pub struct BenchCluster {
 
 impl BenchCluster {
     /// Finds or starts the API server that the environment names, for a server of [`build_server`].
-    pub fn find_or_start(server: PathBuf) -> Result<Self, String> {
+    pub(crate) fn find_or_start(server: PathBuf) -> Result<Self, String> {
         eprintln!("==> Kubernetes API server");
         let plane = ControlPlane::find_or_start()?;
         let config = plane.flat_kubeconfig()?;
@@ -118,12 +118,12 @@ impl BenchCluster {
         Ok(Self { server, kubeconfig, _plane: plane })
     }
 
-    pub fn set_environment(&self, generator: &mut Command) {
+    pub(crate) fn set_environment(&self, generator: &mut Command) {
         generator.env(KUBECONFIG_VARIABLE, self.kubeconfig.path()).env(OSTLER_VARIABLE, &self.server);
     }
 
     /// Measures the group alone. Its figures are added to those of the other groups in `latest.json`.
-    pub fn measure_alone(&self, mut generator: Command) -> Result<(), String> {
+    pub(crate) fn measure_alone(&self, mut generator: Command) -> Result<(), String> {
         let directory = figures_dir()?;
         let (own, latest) = (directory.join("kubernetes.json"), directory.join("latest.json"));
         self.set_environment(&mut generator);

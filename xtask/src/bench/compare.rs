@@ -12,7 +12,7 @@ const CHANGE_FACTOR: f64 = 1.03;
 /// normal noise, it contains the true median in 71 % of all cases with 5 rounds, 78 % with 6, 85 % with 12 and 87 % with 16.
 const INTERVAL_WIDTH: f64 = 1.57;
 /// Fewer rounds do not allow a verdict.
-pub const ROUNDS_MIN: usize = 5;
+pub(crate) const ROUNDS_MIN: usize = 5;
 /// One round of so many may contradict the others. On a shared machine some rounds are disturbed.
 const ROUNDS_PER_OUTLIER: usize = 8;
 /// Microseconds of an `fdatasync`, measured by the benchmark at the start of each run.
@@ -36,10 +36,10 @@ const HIGHER_IS_BETTER: [&str; 7] = [
 ];
 
 /// What one run of the benchmark wrote: a number for each name.
-pub type Figures = BTreeMap<String, f64>;
+pub(crate) type Figures = BTreeMap<String, f64>;
 
 /// One run of each revision, one directly after the other.
-pub struct Round {
+pub(crate) struct Round {
     pub base: Figures,
     pub current: Figures,
     pub is_base_first: bool,
@@ -97,18 +97,18 @@ struct Spread {
     high: f64,
 }
 
-pub struct Comparison {
+pub(crate) struct Comparison {
     changes: Vec<Change>,
     only_base: Vec<String>,
     only_current: Vec<String>,
 }
 
 /// Parses the flat JSON object that the benchmark writes.
-pub fn parse(json: &str) -> Result<Figures, String> {
+pub(crate) fn parse(json: &str) -> Result<Figures, String> {
     serde_json::from_str(json).map_err(|e| format!("the figures are not an object of numbers: {e}"))
 }
 
-pub fn compare(rounds: &[Round]) -> Comparison {
+pub(crate) fn compare(rounds: &[Round]) -> Comparison {
     let names = |figures: fn(&Round) -> &Figures| -> BTreeSet<&String> {
         rounds.iter().flat_map(|round| figures(round).keys()).collect()
     };
@@ -217,7 +217,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 
 impl Comparison {
     /// Names of the figures that are clearly worse.
-    pub fn worse(&self) -> Vec<&str> {
+    pub(crate) fn worse(&self) -> Vec<&str> {
         self.with(Verdict::Worse)
     }
 
@@ -226,7 +226,7 @@ impl Comparison {
         matching.map(|change| change.name.as_str()).collect()
     }
 
-    pub fn table(&self, base_name: &str) -> String {
+    pub(crate) fn table(&self, base_name: &str) -> String {
         let mut out =
             format!("{:<42} {base_name:>12} {:>12} {:>8}  {:<15} verdict\n", "figure", "current", "ratio", "interval");
         for change in &self.changes {
@@ -256,13 +256,13 @@ impl Comparison {
 fn list(out: &mut String, title: &str, names: &[impl AsRef<str>]) {
     if !names.is_empty() {
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-        writeln!(out, "  {title}: {}", names.join(", ")).expect("writing to a string");
+        let _ = writeln!(out, "  {title}: {}", names.join(", "));
     }
 }
 
 /// The order of each round and the sync times measured in it, in microseconds. Wall-clock figures of a round in which
 /// these differ much depend more on the disk than on the server.
-pub fn rounds_table(rounds: &[Round], base_name: &str) -> String {
+pub(crate) fn rounds_table(rounds: &[Round], base_name: &str) -> String {
     let [base, current] = [base_name, "current"].map(|name| format!("{FSYNC} {name}"));
     let mut out = format!("{:<6} {:<9} {base:>20} {current:>20}\n", "round", "first");
     for (index, round) in rounds.iter().enumerate() {
@@ -272,7 +272,7 @@ pub fn rounds_table(rounds: &[Round], base_name: &str) -> String {
         let has_changed =
             matches!(fsync, [Some(base), Some(current)] if base.max(current) > DISK_FACTOR * base.min(current));
         let remark = if has_changed { "  disk speed changed" } else { "" };
-        writeln!(out, "{:<6} {first:<9} {base:>20} {current:>20}{remark}", index + 1).expect("writing to a string");
+        let _ = writeln!(out, "{:<6} {first:<9} {base:>20} {current:>20}{remark}", index + 1);
     }
     out
 }

@@ -13,34 +13,34 @@ use crate::process::{in_workspace, run, workspace_root};
 use crate::python;
 
 const PACKAGES: [&str; 3] = ["ostler-cli", "ostler-bench", "ostler-stand-ins"];
-pub const PROGRAMS: [&str; 3] = ["ostler", "ostler-bench", "ostler-stand-in"];
+pub(crate) const PROGRAMS: [&str; 3] = ["ostler", "ostler-bench", "ostler-stand-in"];
 
 /// Builds all programs of a measurement, in the checkout that the command runs in.
-pub fn build(cargo: &mut Command) -> Result<(), String> {
+pub(crate) fn build(cargo: &mut Command) -> Result<(), String> {
     build_with(cargo, &[])
 }
 
 /// [`build`], with further arguments for cargo.
-pub fn build_with(cargo: &mut Command, arguments: &[&str]) -> Result<(), String> {
+pub(crate) fn build_with(cargo: &mut Command, arguments: &[&str]) -> Result<(), String> {
     let packages = PACKAGES.map(|package| ["--package", package]);
     run(cargo.args(["build", "--release"]).args(packages.as_flattened()).args(arguments))
 }
 
-pub fn release_dir() -> Result<PathBuf, String> {
+pub(crate) fn release_dir() -> Result<PathBuf, String> {
     // Joining an absolute path replaces the root, which is also what cargo does with this variable.
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     Ok(workspace_root()?.join(target).join("release"))
 }
 
 /// Always the same place, wherever cargo builds, so that the figures are easy to find.
-pub fn figures_dir() -> Result<PathBuf, String> {
+pub(crate) fn figures_dir() -> Result<PathBuf, String> {
     let figures = workspace_root()?.join("target").join("bench");
     fs::create_dir_all(&figures).map_err(|e| format!("cannot create {}: {e}", figures.display()))?;
     Ok(figures)
 }
 
 /// The parts of a measurement that do not depend on the revision.
-pub struct Equipment {
+pub(crate) struct Equipment {
     cluster: Cluster,
     agents: Agents,
     python: PathBuf,
@@ -48,7 +48,7 @@ pub struct Equipment {
 }
 
 impl Equipment {
-    pub fn start() -> Result<Self, String> {
+    pub(crate) fn start() -> Result<Self, String> {
         let agents = npm::find_or_install()?;
         let python = python::find_or_install()?;
         let cluster = postgres::start_on_disk()?;
@@ -60,7 +60,7 @@ impl Equipment {
     }
 
     /// The load generator among these programs, to measure the server beside it.
-    pub fn load_generator(&self, programs: &Path) -> Result<Command, String> {
+    pub(crate) fn load_generator(&self, programs: &Path) -> Result<Command, String> {
         let [ostler, load_generator, stand_in] = PROGRAMS.map(|program| programs.join(program));
         let mut command = in_workspace(load_generator)?;
         command.arg("--ostler").arg(ostler).args(["--postgres-url", &self.cluster.url()]);

@@ -20,7 +20,7 @@ use installation::Peer;
 /// The programs that run on the peers, and the lock files of what they need.
 const PROGRAMS_DIR: [&str; 2] = ["xtask", "peers"];
 
-pub fn measure(is_quick: bool, is_written: bool, filter: Option<&str>) -> Result<(), String> {
+pub(crate) fn measure(is_quick: bool, is_written: bool, filter: Option<&str>) -> Result<(), String> {
     eprintln!("==> installing the peers");
     let figures = figures_dir()?;
     let installed = figures.join("peers-installed.json");

@@ -11,7 +11,7 @@ use crate::process::run;
 const CHECKSUMS: &str = "SHA256SUMS";
 
 /// Every file below a directory, relative to it and sorted.
-pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn files_below(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let (mut found, mut left) = (vec![], vec![directory.to_owned()]);
     while let Some(path) = left.pop() {
         for entry in fs::read_dir(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?.flatten() {
@@ -26,14 +26,14 @@ pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Writes the checksums of these files of the directory, in the form that `sha256sum --check` reads.
-pub fn list_checksums(directory: &Path, files: &[PathBuf]) -> Result<(), String> {
+pub(crate) fn list_checksums(directory: &Path, files: &[PathBuf]) -> Result<(), String> {
     let list = output(Command::new("sha256sum").arg("--").args(files).current_dir(directory))?;
     let path = directory.join(CHECKSUMS);
     fs::write(&path, list).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
 /// Packs the folder of this name with this level of gzip, and lists the archive's checksum beside it.
-pub fn pack(parent: &Path, name: &str, out: &Path, level: u8) -> Result<PathBuf, String> {
+pub(crate) fn pack(parent: &Path, name: &str, out: &Path, level: u8) -> Result<PathBuf, String> {
     let file = PathBuf::from(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.args([

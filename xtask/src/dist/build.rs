@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::process::{cargo, run, workspace_root};
 
-pub struct Program {
+pub(crate) struct Program {
     pub path: PathBuf,
     pub version: String,
     pub commit: String,
@@ -15,14 +15,14 @@ pub struct Program {
 
 impl Program {
     /// Builds it with its default features, from the locked dependencies.
-    pub fn build(profile: &str) -> Result<Self, String> {
+    pub(crate) fn build(profile: &str) -> Result<Self, String> {
         eprintln!("==> building ostler (profile {profile})");
         run(cargo()?.args(["build", "--locked", "--profile", profile, "--package", "ostler-cli", "--bin", "ostler"]))?;
         let folder = if profile == "dev" { "debug" } else { profile };
         Self::at(&target_directory()?.join(folder).join("ostler"))
     }
 
-    pub fn at(path: &Path) -> Result<Self, String> {
+    pub(crate) fn at(path: &Path) -> Result<Self, String> {
         let path = fs::canonicalize(path).map_err(|e| format!("cannot find {}: {e}", path.display()))?;
         let printed = output(Command::new(&path).arg("--version"))?;
         let (version, commit, features) =
@@ -30,12 +30,12 @@ impl Program {
         Ok(Self { path, version, commit, features })
     }
 
-    pub fn archive_name(&self) -> Result<String, String> {
+    pub(crate) fn archive_name(&self) -> Result<String, String> {
         Ok(format!("ostler-{}-{}", self.version, host()?))
     }
 
     /// What it prints.
-    pub fn print(&self, arguments: &[&str]) -> Result<String, String> {
+    pub(crate) fn print(&self, arguments: &[&str]) -> Result<String, String> {
         output(Command::new(&self.path).args(arguments).env_remove("COMPLETE"))
     }
 }
@@ -49,19 +49,19 @@ fn read_version(printed: &str) -> Option<(String, String, Vec<String>)> {
 }
 
 /// The platform that the program is built for.
-pub fn host() -> Result<String, String> {
+pub(crate) fn host() -> Result<String, String> {
     let printed = output(Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("-vV"))?;
     let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc does not name its host".to_owned())
 }
 
-pub fn target_directory() -> Result<PathBuf, String> {
+pub(crate) fn target_directory() -> Result<PathBuf, String> {
     // Joining an absolute path replaces the root, which is also what cargo does with this variable.
     Ok(workspace_root()?.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())))
 }
 
 /// What a command prints on stdout. Its stderr is ours.
-pub fn output(command: &mut Command) -> Result<String, String> {
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stderr(std::process::Stdio::inherit()).output();
     let output = output.map_err(|e| format!("cannot start {program}: {e}"))?;

@@ -9,7 +9,7 @@ use crate::process::{cargo, run};
 /// The arguments of `cargo` in the README.
 const INSTALL: [&str; 4] = ["install", "--locked", "--path", "crates/cli"];
 
-pub fn install(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn install(arguments: &[String]) -> Result<(), String> {
     match arguments.first() {
         Some(unknown) => Err(format!("`install` does not know `{unknown}`\nusage: cargo xtask install")),
         None => try_install(),

@@ -12,7 +12,7 @@ use crate::process::{cargo, workspace_root};
 
 const PROGRAM: &str = "ostler-cli";
 
-pub struct Inventory {
+pub(crate) struct Inventory {
     pub version: String,
     pub commit: String,
     /// The crate of the program itself.
@@ -21,7 +21,7 @@ pub struct Inventory {
     pub parts: Vec<Part>,
 }
 
-pub struct Part {
+pub(crate) struct Part {
     pub name: String,
     pub version: String,
     /// An SPDX expression; empty if the crate does not name one.
@@ -36,7 +36,7 @@ pub struct Part {
 
 impl Part {
     /// Its name for tools: a package URL.
-    pub fn purl(&self) -> String {
+    pub(crate) fn purl(&self) -> String {
         purl(&self.name, &self.version)
     }
 }
@@ -46,7 +46,7 @@ fn purl(name: &str, version: &str) -> String {
 }
 
 impl Inventory {
-    pub fn read(program: &Program) -> Result<Self, String> {
+    pub(crate) fn read(program: &Program) -> Result<Self, String> {
         let mut command = cargo()?;
         command.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &host()?]);
         command.args(["--manifest-path", "crates/cli/Cargo.toml", "--no-default-features"]);

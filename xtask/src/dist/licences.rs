@@ -10,7 +10,7 @@ use super::put;
 /// How files with the terms of a crate begin, in lower case.
 const TERMS: [&str; 6] = ["licen", "copying", "copyright", "notice", "unlicense", "authors"];
 
-pub fn write(contents: &Path, inventory: &Inventory) -> Result<(), String> {
+pub(crate) fn write(contents: &Path, inventory: &Inventory) -> Result<(), String> {
     put(contents, "licenses/LIST.md", |path| fs::write(path, list(inventory)))?;
     for part in inventory.parts.iter().filter(|part| part.checksum.is_some()) {
         copy_terms(contents, part)?;

@@ -15,7 +15,7 @@ use crate::process::workspace_root;
 use build::Program;
 use inventory::Inventory;
 
-pub use install::install;
+pub(crate) use install::install;
 
 const USAGE: &str = "usage: cargo xtask dist [--profile NAME] [--binary FILE] [--out DIR]";
 /// The profile of a release. The archive of another one is for tests.
@@ -47,7 +47,7 @@ fn check_features(program: &Program) -> Result<(), String> {
     }
 }
 
-pub fn dist(arguments: &[String]) -> Result<(), String> {
+pub(crate) fn dist(arguments: &[String]) -> Result<(), String> {
     let order = read(arguments)?;
     let program = match &order.binary {
         Some(path) => Program::at(path)?,

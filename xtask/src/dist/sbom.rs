@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::inventory::{Inventory, Part};
 
-pub fn render(inventory: &Inventory) -> String {
+pub(crate) fn render(inventory: &Inventory) -> String {
     let root = inventory.root.purl();
     let program = json!({"type": "application", "bom-ref": root, "name": "ostler", "version": inventory.version, "purl": root,
         "licenses": licences(&inventory.root),

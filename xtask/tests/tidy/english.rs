@@ -1,15 +1,18 @@
-//! Plain English: words that `docs/english.md` replaces are not used in comments, in documents or in the names of tests.
+//! Plain English: words that `docs/english.md` replaces are not used in comments, in documents, in texts of the product or in the
+//! names of tests.
 
 use std::fs;
 use std::path::Path;
 
-use crate::{assert_none, documents, root, source_files};
+use crate::{assert_none, documents, product_text, root, source_files};
 
 /// Words of an idiom that outsiders cannot read, and what to write instead. `docs/english.md` has the whole list.
-const IDIOMS: [(&str, &str); 9] = [
+const IDIOMS: [(&str, &str); 11] = [
     ("whoever", "client, caller, server, runner, user"),
     ("somebody", "client, caller, another user"),
     ("nobody", "no client, no caller, no server; or the passive without a subject"),
+    ("everybody", "every caller, every user, all servers"),
+    ("anybody", "any caller, any user"),
     ("told", "notified, sent, configured"),
     ("heard", "received, read, notified"),
     ("of now", "current"),
@@ -71,6 +74,24 @@ fn comments_and_documents_are_in_plain_english() {
     assert_none(offenders, "idioms");
 }
 
+/// Failures, hints, help, descriptions of the API and of metrics, log lines: string literals with more than one word. Descriptions
+/// that are made from comments are checked with the comments.
+#[test]
+fn texts_of_the_product_are_in_plain_english() {
+    let mut offenders = Vec::new();
+    for path in source_files().into_iter().filter(|path| is_product(path)) {
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        for (number, literal) in string_literals(product_text(&text)) {
+            let prose = without_code(literal);
+            let found = IDIOMS.iter().filter(|(idiom, _)| prose.contains(' ') && has_words(&prose, idiom));
+            for (idiom, instead) in found {
+                offenders.push(format!("{}:{number}: {idiom:?}; write: {instead}", path.display()));
+            }
+        }
+    }
+    assert_none(offenders, "idioms in texts");
+}
+
 #[test]
 fn names_of_tests_are_plain_sentences() {
     let mut offenders = Vec::new();
@@ -104,6 +125,12 @@ fn participles_are_not_used_as_nouns() {
     assert!(found <= MAX, "{found} times asked, told, said or heard in product code, at most {MAX}");
 }
 
+fn is_product(path: &Path) -> bool {
+    let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+    let is_for_tests = path.starts_with("crates/testkit") || path.starts_with("crates/testkit-macros");
+    is_rust && path.starts_with("crates") && !is_for_tests && !is_test_file(path)
+}
+
 fn is_test_file(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs")
 }
@@ -117,6 +144,58 @@ fn comment_of(line: &str) -> &str {
 /// The text without what it quotes as code.
 fn without_code(text: &str) -> String {
     text.split('`').step_by(2).collect()
+}
+
+/// The string literals of Rust code, each with the number of its first line. Escapes are left as they are written.
+fn string_literals(text: &str) -> Vec<(usize, &str)> {
+    let mut found = vec![];
+    let mut at = 0;
+    while let Some(offset) = text[at..].find(['"', '/', '\'']) {
+        let start = at + offset;
+        let rest = &text[start..];
+        let length = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if let Some(quoted) = rest.strip_prefix('"') {
+            let literal = &quoted[..literal_bytes(&text[..start], quoted)];
+            found.push((text[..start].matches('\n').count() + 1, literal));
+            literal.len() + 2
+        } else if rest.starts_with('\'') {
+            char_bytes(rest)
+        } else {
+            1
+        };
+        at = (start + length).min(text.len());
+    }
+    found
+}
+
+/// The bytes of a string literal up to its closing quote. `before` ends where the literal begins.
+fn literal_bytes(before: &str, rest: &str) -> usize {
+    let prefix = before.trim_end_matches('#');
+    let length = if prefix.ends_with('r') {
+        rest.find(&format!("\"{}", &before[prefix.len()..]))
+    } else {
+        let mut is_escaped = false;
+        rest.find(|c| {
+            let is_end = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            is_end
+        })
+    };
+    length.unwrap_or(rest.len())
+}
+
+/// The bytes of a character literal, with its quotes. 1 for a lifetime.
+fn char_bytes(rest: &str) -> usize {
+    let mut chars = rest.char_indices().skip(1);
+    match (chars.next(), chars.next()) {
+        (Some((_, '\\')), Some((at, escaped))) => {
+            let from = at + escaped.len_utf8();
+            rest[from..].find('\'').map_or(rest.len(), |end| from + end + 1)
+        }
+        (Some(_), Some((at, '\''))) => at + 1,
+        _ => 1,
+    }
 }
 
 /// The names of the test functions of a file, each with the number of its line.
@@ -148,7 +227,7 @@ fn function_name(line: &str) -> Option<&str> {
 /// Whether the text contains these words, as whole words.
 fn has_words(text: &str, words: &str) -> bool {
     let text = text.to_lowercase();
-    let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let is_letter = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(words).any(|(at, _)| {
         !is_letter(text[..at].chars().next_back()) && !is_letter(text[at + words.len()..].chars().next())
     })
@@ -161,6 +240,8 @@ fn the_checks_of_english_find_what_they_look_for() {
     assert_eq!(comment_of("let x = \"a://nobody\"; // none"), "// none");
     assert_eq!(comment_of("let x = \"a://nobody\";"), "");
     assert_eq!(without_code("the user `nobody` of a system"), "the user  of a system");
+    let code = "fn a<'b>() { ('\"', '\\'', \"one \\\" two\") } // \"no\"\nlet c = r#\"three \" four\"#;";
+    assert_eq!(string_literals(code), [(1, "one \\\" two"), (2, "three \" four")]);
     let lines = [
         "#[both_engines]",
         "async fn a(engine: Engine) {}",

@@ -1,10 +1,12 @@
 //! The rules of the house that no compiler checks: which crate may use which, how long a file may be, what nothing
 //! may be called, and that the documents stay short. Each failure names all offenders at once.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
+mod clusters;
 mod english;
 mod imports;
+mod lints;
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +22,8 @@ const ADR_LINES_MAX: usize = 25;
 const SET_UP: [&str; 2] = ["cargo xtask up", "cargo xtask test"];
 /// Names that say nothing, and so attract everything.
 const EMPTY_NAMES: [&str; 5] = ["utils", "common", "helpers", "types", "misc"];
-/// Folders of dialects.
-const DIALECTS: [&str; 5] = ["run_input", "mesh", "trust", "daemon", "mcp_server"];
-/// The kernel, the store's lane with what it writes through, and the server's engine. They import no dialect.
+/// The kernel, the store's lane with what it writes through, and the server's engine. They import no dialect, and their SQL names
+/// no table of one.
 const NEUTRAL: [&str; 10] = [
     "crates/protocol/src/kernel",
     "crates/store/src/kernel",
@@ -36,7 +37,7 @@ const NEUTRAL: [&str; 10] = [
     "crates/server/src",
 ];
 
-/// What a dialect stands on. None uses another.
+/// What a dialect depends on. None uses another.
 const USED_BY_DIALECTS: &[&str] =
     &["ostler-server", "ostler-store", "ostler-crypto", "ostler-client", "ostler-protocol", "ostler-testkit"];
 
@@ -177,7 +178,8 @@ fn nothing_has_an_empty_name() {
 #[test]
 fn kernel_lane_and_engine_know_no_dialect() {
     let mut offenders = Vec::new();
-    let files = source_files();
+    let (files, dialects) = (source_files(), dialects());
+    let tables = tables_of(&dialects, &files);
     for neutral in NEUTRAL {
         let here: Vec<&PathBuf> = files.iter().filter(|path| path.starts_with(neutral)).collect();
         assert!(!here.is_empty(), "{neutral} has no file: it was moved");
@@ -185,28 +187,64 @@ fn kernel_lane_and_engine_know_no_dialect() {
             let text = fs::read_to_string(root().join(path)).unwrap();
             for (number, line) in text.lines().enumerate() {
                 let code = line.split("//").next().unwrap_or_default();
-                if DIALECTS.iter().any(|dialect| code.contains(&format!("{dialect}::"))) {
+                let is_sql = path.starts_with("crates/store");
+                if dialects.iter().any(|dialect| code.contains(&format!("{dialect}::")))
+                    || is_sql && names_table(code, &dialects, &tables)
+                {
                     offenders.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
                 }
             }
             // An import of the module alone has no `::` after its name.
-            let modules = imports::imported_paths(&text).into_iter().filter(|path| names_dialect(path));
+            let modules = imports::imported_paths(&text).into_iter();
+            let modules = modules.filter(|path| path.last().is_some_and(|module| dialects.contains(module)));
             offenders.extend(modules.map(|module| format!("{}: {}", path.display(), module.join("::"))));
         }
     }
     assert_none(offenders, "imports of a dialect in the kernel, the store's lane or the engine");
 }
 
-fn names_dialect(import: &[String]) -> bool {
-    import.last().is_some_and(|module| DIALECTS.contains(&module.as_str()))
+/// The names of the dialects: the folders of their crates.
+fn dialects() -> BTreeSet<String> {
+    let crates = fs::read_dir(root().join("crates/dialects")).unwrap();
+    crates.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The tables that the dialects' folders of the store declare.
+fn tables_of(dialects: &BTreeSet<String>, files: &[PathBuf]) -> BTreeSet<String> {
+    let is_theirs =
+        |path: &&PathBuf| dialects.iter().any(|dialect| path.starts_with(format!("crates/store/src/{dialect}")));
+    let texts = files.iter().filter(is_theirs).map(|path| fs::read_to_string(root().join(path)).unwrap());
+    let tables: BTreeSet<String> =
+        texts.flat_map(|text| text.lines().filter_map(declared_table).collect::<Vec<_>>()).collect();
+    assert!(tables.len() > 20, "{tables:?}");
+    tables
+}
+
+/// The table of the first line of a `record!`: `Delivery, delivery in "webhook_deliveries";`.
+fn declared_table(line: &str) -> Option<String> {
+    line.strip_suffix("\";")?.split_once(" in \"").map(|(_, table)| table.to_owned())
+}
+
+/// Whether a line of SQL, or a list of tables, names a table of a dialect.
+fn names_table(code: &str, dialects: &BTreeSet<String>, tables: &BTreeSet<String>) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let words: Vec<&str> = code.split(|c| !is_word(c)).filter(|word| !word.is_empty()).collect();
+    let is_read = |pair: &[&str]| ["FROM", "JOIN", "INTO", "UPDATE"].contains(&pair[0]) && tables.contains(pair[1]);
+    let has_prefix = |word: &&str| {
+        dialects.iter().any(|dialect| word.strip_prefix(dialect.as_str()).is_some_and(|rest| rest.starts_with('_')))
+    };
+    words.windows(2).any(is_read)
+        || words.iter().any(has_prefix)
+        || tables.iter().any(|table| code.contains(&format!("\"{table}\"")))
 }
 
 /// The table of rules is closed: product code decides by `Failure::broken_rule`, which is an enum. The name of a rule as text
 /// is for logs, metrics and responses only, and nothing else puts it into a failure or takes it out.
 #[test]
 fn rules_are_not_compared_as_text() {
-    const MAY_USE_TEXT: [&str; 4] = [
+    const MAY_USE_TEXT: [&str; 5] = [
         "crates/protocol/src/failures.rs",
+        "crates/protocol/src/trust/failures.rs",
         "crates/server/src/metrics.rs",
         "crates/server/src/net/problem.rs",
         "crates/server/src/net/refusals.rs",
@@ -228,12 +266,17 @@ fn rules_are_not_compared_as_text() {
 
 /// The lines before the tests of a file, by their numbers.
 fn product_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines().enumerate().map(|(index, line)| (index + 1, line)).take_while(|(_, line)| *line != "#[cfg(test)]")
+    product_text(text).lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+/// The text of a file before its tests.
+fn product_text(text: &str) -> &str {
+    text.find("\n#[cfg(test)]\n").map_or(text, |end| &text[..=end])
 }
 
 fn names_rule_as_text(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
-    code.contains("rule_name()") || code.contains("\"rule\"")
+    ["rule_name()", "\"rule\"", "get(RULE)"].iter().any(|text| code.contains(text))
 }
 
 #[test]
@@ -266,7 +309,7 @@ fn readme_sets_up_with_two_commands() {
         lines.iter().position(|line| line.starts_with('#') && line.trim_start_matches('#').trim() == "Set up");
     let after = &lines[heading.expect("README.md has a heading `Set up`") + 1..];
     let block: Vec<&str> = after.iter().copied().skip_while(|line| line.is_empty()).collect();
-    assert_eq!(block.first(), Some(&"```sh"), "a ```sh block stands directly under `Set up`");
+    assert_eq!(block.first(), Some(&"```sh"), "a ```sh block is directly under `Set up`");
     let commands: Vec<&str> = block[1..].iter().copied().take_while(|line| *line != "```").collect();
     assert_eq!(commands, SET_UP, "the set-up commands");
     // A transcript (```text) may show first what one gets; what is to be typed comes after.
@@ -298,7 +341,15 @@ fn the_checks_find_what_they_look_for() {
     assert!(is_generated(Path::new("docs/generated/x.rs"), "") && is_generated(Path::new("x.rs"), "// @generated\n"));
     assert!(!is_generated(Path::new("x.rs"), "fn generated() {}"));
     assert!(names_rule_as_text("if failure.rule_name() == None {") && names_rule_as_text(".detail(\"rule\", text)"));
+    assert!(names_rule_as_text("details.get(RULE).and_then(Value::as_str) == Some(Rule::Config.as_str())"));
     assert!(!names_rule_as_text("let rule = failure.broken_rule(); // not rule_name()"));
+    assert_eq!(declared_table("    Agent, agent in \"agents\";").as_deref(), Some("agents"));
+    let (dialects, tables) = (BTreeSet::from(["mesh".into()]), BTreeSet::from(["agents".into()]));
+    let names_table = |code| names_table(code, &dialects, &tables);
+    assert!(
+        names_table("    \"mesh_queue\",") && names_table("DELETE FROM agents WHERE") && names_table("[\"agents\"]")
+    );
+    assert!(!names_table("let agents = meshed_rows;") && !names_table("what mesh agents have written"));
     assert_eq!(product_lines("a\n#[cfg(test)]\nb").collect::<Vec<_>>(), [(1, "a")]);
 }
 
@@ -323,7 +374,8 @@ fn metadata() -> Value {
 
 /// The documents that people read.
 fn documents() -> Vec<PathBuf> {
-    let ours = |path: &Path| path.starts_with("docs") || path.parent() == Some(Path::new(""));
+    let ours =
+        |path: &Path| path.starts_with("docs") || path.starts_with("examples") || path.parent() == Some(Path::new(""));
     let is_document = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
     files_below(&root()).into_iter().filter(|path| ours(path) && is_document(path)).collect()
 }

@@ -28,7 +28,7 @@ const UNREADABLE_MAX: usize = 5;
 
 /// Write everything that a server stores to one file
 ///
-/// The server may run meanwhile: start this on its machine, with its data directory, database and configuration. The file
+/// The server may keep running: start this on its machine, with its data directory, database and configuration. The file
 /// contains every secret of the server; encrypt it with `--recipient` or `--passphrase`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler backup /backup/ostler-$(date +%F).tar\n  \
@@ -69,7 +69,7 @@ pub(crate) async fn backup(connection: &Connection, args: &BackupArgs) -> Result
     let options = BackupOptions { file: args.file.clone(), lock, with_workspaces: !args.no_workspaces };
     let source = config.location()?;
     let work = format!("backing up {source} to {}", args.file.display());
-    let progress = Box::new(Shown(ProgressBar::stderr(&work)));
+    let progress = Box::new(ProgressDisplay(ProgressBar::stderr(&work)));
     let report = backup::back_up(config, &dialects(), options, progress).await?;
     args.output.one(&report, || render(&report, &source));
     if args.output.is_text() {
@@ -79,9 +79,9 @@ pub(crate) async fn backup(connection: &Connection, args: &BackupArgs) -> Result
 }
 
 /// Shows the steps of a backup or a restore.
-pub(super) struct Shown(pub(super) ProgressBar);
+pub(super) struct ProgressDisplay(pub(super) ProgressBar);
 
-impl BackupProgress for Shown {
+impl BackupProgress for ProgressDisplay {
     fn progress(&mut self, step: BackupStep, done: u64, total: u64) {
         let label = match step {
             BackupStep::Files => "files",

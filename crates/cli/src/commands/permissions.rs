@@ -170,7 +170,7 @@ async fn answer_waiting(
                 output::data(&outcome(&answered));
                 note_pending(&answered);
             }
-            // One that was answered meanwhile, or that others must answer, does not keep the rest from being answered.
+            // One that was answered concurrently, or that others must answer, does not keep the rest from being answered.
             Err(failure) if matches!(failure.kind, FailureKind::StateConflict | FailureKind::Forbidden) => {
                 output::message(&format!("not answered: {}\n", line(&failure.message, 300)));
             }

@@ -7,7 +7,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
-    failures::{PROBLEMS, RULE},
+    failures::{PROBLEMS, rule_of},
     limits::API_KEY_BYTES_MAX,
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -64,7 +64,7 @@ pub(crate) fn in_file(mut failure: Failure, file: &Path) -> Failure {
     let file = if file == Path::new(STDIN) { "stdin".to_owned() } else { line(&file.to_string_lossy(), 400) };
     let located = |message: &str, details: &Map<String, Value>| {
         let number = details.get("line")?.as_u64()?;
-        let is_broken = details.get(RULE).and_then(Value::as_str) == Some(Rule::ConfigToml.as_str());
+        let is_broken = rule_of(details) == Some(Rule::ConfigToml);
         let message = if is_broken { "this is not TOML" } else { message };
         Some(format!("{file}, line {number}: {message}"))
     };

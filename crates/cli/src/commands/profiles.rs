@@ -275,7 +275,7 @@ async fn config(connection: &Connection, args: &ConfigProfileArgs) -> Result<u8,
     Ok(exit_codes::OK)
 }
 
-/// Says what a profile lacks after a change: the credential that the change has removed, or anything else.
+/// Reports what a profile lacks after a change: the credential that the change has removed, or anything else.
 pub(crate) fn report_missing(connection: &Connection, set: &ProviderProfile) {
     if set.credential_dropped {
         output::message(&format!(

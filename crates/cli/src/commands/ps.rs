@@ -146,7 +146,7 @@ fn key(session: &SessionView) -> (String, String) {
     (session.tenant_id.clone(), session.session_id.clone())
 }
 
-/// Refreshes until Ctrl-C, also if the server becomes unreachable meanwhile.
+/// Refreshes until Ctrl-C, also while the server is unreachable.
 async fn watch(client: &Client, args: &PsArgs, is_verbose: bool) -> Result<u8, Failure> {
     let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let repaint = Repaint::stdout().filter(|_| args.output.is_text());

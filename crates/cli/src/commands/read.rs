@@ -72,7 +72,7 @@ pub(crate) async fn read(connection: &Connection, args: &ReadArgs) -> Result<u8,
     Ok(exit_codes::OK)
 }
 
-/// The unread sessions, each with the version that is marked as read: a turn that ends meanwhile stays unread.
+/// The unread sessions, each with the version that is marked as read: a turn that ends in the meantime stays unread.
 async fn unread(client: &Client, args: &ReadArgs) -> Result<Vec<(SessionKey, Option<i64>)>, Failure> {
     let all = all_pages(async |cursor| {
         let (reader_id, tenant_id) = (args.reader.id(), args.within.tenant());

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{
     commands::{
-        backup::{Shown, ask, passphrase_in},
+        backup::{ProgressDisplay, ask, passphrase_in},
         serve::{StoreArgs, dialects},
         verify,
     },
@@ -69,7 +69,7 @@ pub(crate) async fn restore(connection: &Connection, args: &RestoreArgs) -> Resu
         true => format!("checking {}", args.file.display()),
         false => format!("restoring {} to {}", args.file.display(), config.data_dir()?.display()),
     };
-    let progress = Box::new(Shown(ProgressBar::stderr(&work)));
+    let progress = Box::new(ProgressDisplay(ProgressBar::stderr(&work)));
     if args.check {
         let report = backup::check(options, progress).await?;
         args.output.one(&report, || format!("{} {}\n", Paint::stdout().green("ok"), described(&report)));

@@ -316,7 +316,7 @@ async fn find(client: &Client, word: &str) -> Result<Hold, Failure> {
 
 async fn compact(connection: &Connection, args: &CompactArgs) -> Result<u8, Failure> {
     let config = args.store.load(connection)?;
-    if !args.confirm.ask("rewrite the store without its free space? writers wait meanwhile")? {
+    if !args.confirm.ask("rewrite the store without its free space? writers wait until it is done")? {
         return Ok(exit_codes::OK);
     }
     let compacted = ostler_server::compact(&config, &dialects()).await?;

@@ -235,7 +235,7 @@ fn time_of_turns(usage: &RunUsage) -> String {
     if usage.turns == 0 { "-".to_owned() } else { amounts::duration(usage.active_ms) }
 }
 
-/// The name that was given to a session. A generated id says no more than the run's own.
+/// The name that was given to a session. A generated id adds nothing to the run's own.
 fn session_name(session_id: &str) -> String {
     if session_id.parse::<SessionId>().is_ok() { "-".to_owned() } else { line(session_id, 200) }
 }
@@ -279,7 +279,7 @@ fn render(
     });
     let states: Vec<_> = runs.iter().map(|view| Some(view.standing.state)).collect();
     let keep_sorted =
-        |column: Column| if sorted_column(sort) == Some(column.header()) { column.kept() } else { column };
+        |column: Column| if sorted_column(sort) == Some(column.header()) { column.never_left_out() } else { column };
     let columns = COLUMNS.into_iter().map(keep_sorted).chain(has_retries.then_some(Column::spare(4, "RETRY OF")));
     table_of_states(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint)
 }

@@ -37,7 +37,7 @@ const WAITING_MAX: usize = 1_000;
 pub(crate) struct PermissionQuestion {
     pub request_id: String,
     pub title: String,
-    /// What will run, as far as the request says.
+    /// What will run, as far as the request names it.
     pub command: Option<String>,
     pub options: Vec<PermissionOption>,
     /// When the request expires. `None` if the server does not say.
@@ -304,7 +304,7 @@ impl FrameView {
         self.own.is_some() && frame.originator_client_id == self.own
     }
 
-    /// A vote that did not count. The response to a vote of this client says so already.
+    /// A vote that did not count. The response to a vote of this client reports it already.
     fn forbidden(&self, frame: &ReceivedFrame) -> Option<String> {
         let data = &frame.data;
         let voter = data.get("clientId").and_then(Value::as_str).or(frame.originator_client_id.as_deref());

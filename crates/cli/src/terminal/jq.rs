@@ -63,7 +63,7 @@ impl JqFilter {
                 Ok(error) => text_of(error, &self.expression),
                 Err(_) => "the filter has stopped".to_owned(),
             });
-            write(&shown(&result?, is_terminal));
+            write(&format_result(&result?, is_terminal));
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ fn without_values(message: &str, expression: &str) -> String {
     out + rest
 }
 
-fn shown(result: &Val, is_terminal: bool) -> String {
+fn format_result(result: &Val, is_terminal: bool) -> String {
     let mut text = match result {
         Val::TStr(bytes) | Val::BStr(bytes) => {
             let text = String::from_utf8_lossy(bytes).into_owned();

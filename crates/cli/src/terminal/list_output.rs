@@ -58,7 +58,7 @@ impl ListOutput {
         self.columns.is_empty() && matches!(self.format, ListFormat::Wide | ListFormat::Plain(Format::Text))
     }
 
-    /// Prints a list. An empty list prints nothing as text, so the caller should print a message that says so.
+    /// Prints a list. An empty list prints nothing as text, so the caller should print a message instead.
     pub(crate) fn many<T: Serialize>(&self, values: &[T], text: impl FnOnce() -> String) {
         match self.format {
             _ if !self.columns.is_empty() => data(&fields_table(values, &self.columns)),

@@ -72,7 +72,7 @@ impl Output {
         }
     }
 
-    /// Prints a list. An empty list prints nothing as text, so the caller should print a message that says so.
+    /// Prints a list. An empty list prints nothing as text, so the caller should print a message instead.
     pub(crate) fn many<T: Serialize>(&self, values: &[T], text: impl FnOnce() -> String) {
         exit_if_failed(self.try_many(values, text));
     }

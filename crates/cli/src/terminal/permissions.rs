@@ -37,7 +37,7 @@ pub(crate) fn deadline_text(deadline: Timestamp, now: Timestamp) -> String {
 }
 
 /// As [`deadline_text`], for a request that is shown as it arrives. Empty if the deadline is unknown, and if it has passed: the
-/// request was resolved then, and another line says how.
+/// request was resolved then, and another line reports how.
 pub(crate) fn time_left(deadline: Option<Timestamp>, now: Timestamp) -> String {
     let ahead = deadline.filter(|deadline| deadline.as_millisecond() > now.as_millisecond());
     ahead.map_or_else(String::new, |deadline| deadline_text(deadline, now))

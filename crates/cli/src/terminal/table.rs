@@ -85,7 +85,7 @@ impl Column {
     }
 
     /// The same column, never left out.
-    pub(crate) const fn kept(self) -> Self {
+    pub(crate) const fn never_left_out(self) -> Self {
         Self::whole(self.header)
     }
 

@@ -12,7 +12,7 @@ use ostler_protocol::{
             EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_COST_UNKNOWN,
             PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER,
         },
-        permissions::{AskPermission, Asked},
+        permissions::{AskPermission, ParsedPermission},
         results::RunResult,
         runs::{RunState, TerminalStatus},
     },
@@ -188,7 +188,7 @@ impl TurnView {
     }
 
     fn permission(&self, event: &EventView) -> Vec<Piece> {
-        let Asked::Well(ask) = AskPermission::read(&event.payload) else {
+        let ParsedPermission::Valid(ask) = AskPermission::read(&event.payload) else {
             return vec![self.note("a permission request could not be read and counts as denied")];
         };
         let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));

@@ -27,7 +27,7 @@ impl Client {
         Ok((response::parse(&response::success(status, bytes)?)?, date))
     }
 
-    /// The readiness of the server. A server that is not ready responds with an error status and says what is missing.
+    /// The readiness of the server. A server that is not ready responds with an error status and names what is missing.
     pub async fn readiness(&self) -> Result<Readiness, Failure> {
         let (status, bytes) = self.exchange(Method::GET, Path::fixed("/health/readiness"), Bytes::new()).await?;
         serde_json::from_slice(&bytes).or_else(|_| response::parse(&response::success(status, bytes)?))

@@ -218,7 +218,7 @@ impl Sealer {
     }
 
     /// Seals one copy for each device of an identity that has uploaded a valid prekey. The other devices get none; the second
-    /// value says why for one of them.
+    /// value is the reason for one of them.
     async fn seal_for(
         &mut self,
         owner: &Aid,

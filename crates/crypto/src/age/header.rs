@@ -158,7 +158,7 @@ pub(super) fn read(reader: &mut impl Read, unlock: &Unlock) -> Result<FileKey, A
 fn open(stanzas: &[Stanza], unlock: &Unlock) -> Result<FileKey, AgeError> {
     let is_scrypt = |stanza: &Stanza| stanza.arguments.first().is_some_and(|kind| kind == SCRYPT);
     let passphrase = stanzas.iter().find(|stanza| is_scrypt(stanza));
-    // A passphrase stands alone: otherwise those who know it could not be sure that the file is from one of them.
+    // A passphrase is the only recipient: otherwise those who know it could not be sure that the file is from one of them.
     if passphrase.is_some() && stanzas.len() > 1 {
         return Err(AgeError::Malformed);
     }

@@ -48,7 +48,7 @@ impl fmt::Display for CertificateFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
             FaultKind::ChainLength => "has a chain without authorities, or with too many",
-            FaultKind::Untrusted => "is not the root that is trusted here",
+            FaultKind::Untrusted => "is not the trusted root",
             FaultKind::NotYetValid => "is not valid yet",
             FaultKind::Expired => "has expired",
             FaultKind::IssuerMismatch => "was issued by another authority",
@@ -58,7 +58,7 @@ impl fmt::Display for CertificateFault {
             FaultKind::KeyUsage => "has a key that may not be used for this",
             FaultKind::KeyKind => "has a key on the wrong curve",
             FaultKind::Extension => "has an extension that is unknown or given twice",
-            FaultKind::Name => "has a name that does not belong here",
+            FaultKind::Name => "has a name that is not allowed for its kind or issuer",
         };
         write!(f, "the certificate of {:?} {what}", self.certificate)
     }

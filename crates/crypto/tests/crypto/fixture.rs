@@ -11,13 +11,13 @@ use ostler_crypto::{
 };
 use serde_json::Value;
 
-pub const DOMAIN: &str = "probe.test";
+pub(crate) const DOMAIN: &str = "probe.test";
 
 /// Randomness that is the same in every run: digests of a counter.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn fill(&mut self, buffer: &mut [u8]) {
+    pub(crate) fn fill(&mut self, buffer: &mut [u8]) {
         for part in buffer.chunks_mut(32) {
             self.0 += 1;
             part.copy_from_slice(&sha256(&self.0.to_le_bytes())[..part.len()]);
@@ -25,12 +25,12 @@ impl Random {
     }
 }
 
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     "2026-11-15T12:00:00Z".parse().unwrap()
 }
 
 /// A domain with its authorities.
-pub struct Domain {
+pub(crate) struct Domain {
     now: Timestamp,
     pub random: Random,
     pub root: Authority,
@@ -40,11 +40,11 @@ pub struct Domain {
 }
 
 impl Domain {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::at(seed, now())
     }
 
-    pub fn at(seed: u64, now: Timestamp) -> Self {
+    pub(crate) fn at(seed: u64, now: Timestamp) -> Self {
         let mut random = Random(seed << 32);
         let mut serial = || Serial::random(&mut |bytes| random.fill(bytes));
         let (first, second, third, fourth) = (serial(), serial(), serial(), serial());
@@ -62,23 +62,23 @@ impl Domain {
         Self { now, random, root, registry, issuer, auth }
     }
 
-    pub fn authorities(&self) -> Vec<Certificate> {
+    pub(crate) fn authorities(&self) -> Vec<Certificate> {
         [&self.issuer, &self.registry, &self.root].map(|authority| authority.certificate().clone()).to_vec()
     }
 
-    pub fn chain(&self) -> Chain {
+    pub(crate) fn chain(&self) -> Chain {
         Chain::verify(self.authorities(), &[self.root.certificate().clone()], now()).unwrap()
     }
 
-    pub fn key(&mut self, curve: Curve) -> PrivateKey {
+    pub(crate) fn key(&mut self, curve: Curve) -> PrivateKey {
         PrivateKey::generate(curve, &mut |bytes| self.random.fill(bytes))
     }
 
-    pub fn serial(&mut self) -> Serial {
+    pub(crate) fn serial(&mut self) -> Serial {
         Serial::random(&mut |bytes| self.random.fill(bytes))
     }
 
-    pub fn identity(&mut self, name: &str) -> EnvelopeIdentity {
+    pub(crate) fn identity(&mut self, name: &str) -> EnvelopeIdentity {
         let (key, serial) = (self.key(Curve::P256), self.serial());
         let certificate =
             self.issuer.issue(CertificateKind::Identity, name, &key.public_key(), &serial, self.now).unwrap();
@@ -86,23 +86,24 @@ impl Domain {
     }
 }
 
-pub fn peer(identity: &EnvelopeIdentity) -> Peer {
+pub(crate) fn peer(identity: &EnvelopeIdentity) -> Peer {
     Peer::pinned(identity.certificate().clone())
 }
 
-pub static VECTORS: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(include_str!("vectors.json")).unwrap());
+pub(crate) static VECTORS: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("vectors.json")).unwrap());
 
-pub fn known(pointer: &str) -> &'static str {
+pub(crate) fn known(pointer: &str) -> &'static str {
     VECTORS.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{pointer} is in the known answers"))
 }
 
-pub fn scalar(pointer: &str) -> PrivateKey {
+pub(crate) fn scalar(pointer: &str) -> PrivateKey {
     let hex = known(pointer);
     let bytes: Vec<u8> = (0..64).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
     PrivateKey::from_scalar(Curve::P256, &bytes).unwrap()
 }
 
-pub fn known_identity(name: &str) -> EnvelopeIdentity {
+pub(crate) fn known_identity(name: &str) -> EnvelopeIdentity {
     let certificate = Certificate::from_pem(known(&format!("/identities/{name}/cert_pem"))).unwrap();
     assert_eq!(certificate.fingerprint(), known(&format!("/identities/{name}/cert_fingerprint")));
     EnvelopeIdentity::new(scalar(&format!("/identities/{name}/private_scalar_hex")), certificate).unwrap()

@@ -13,6 +13,8 @@ use ostler_server::config::{Config, Section, check_range};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::toggles;
+
 pub use device_flows::DeviceFlowSection;
 
 /// Editors and SDKs that attach to sessions: `/session…`, `/workspace…`, `/file…`.
@@ -145,16 +147,16 @@ pub(crate) fn client_terms(config: &Config) -> ClientTerms {
 }
 
 /// The toggles of this dialect that are on.
-pub(crate) fn toggles(config: &Config) -> Vec<Toggle> {
+pub(crate) fn enabled_toggles(config: &Config) -> Vec<Toggle> {
     let section = config.section::<DaemonSection>();
     let has_workspace = config.server.workspace.is_some();
     let states = [
-        (Toggle::PromptDeadline, section.prompt_deadline_ms.is_some()),
-        (Toggle::WriterIdle, section.writer_idle_timeout_ms.is_some()),
-        (Toggle::Workspace, has_workspace),
-        (Toggle::Settings, has_workspace && section.settings),
-        (Toggle::Reload, has_workspace && section.reload),
-        (Toggle::SessionShell, has_workspace && section.session_shell),
+        (toggles::PROMPT_DEADLINE, section.prompt_deadline_ms.is_some()),
+        (toggles::WRITER_IDLE, section.writer_idle_timeout_ms.is_some()),
+        (toggles::WORKSPACE, has_workspace),
+        (toggles::SETTINGS, has_workspace && section.settings),
+        (toggles::RELOAD, has_workspace && section.reload),
+        (toggles::SESSION_SHELL, has_workspace && section.session_shell),
     ];
     states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
 }
@@ -243,16 +245,16 @@ mod tests {
     #[test]
     fn each_toggle_follows_its_setting() {
         let mut config = Config::default();
-        assert_eq!(toggles(&config), []);
+        assert_eq!(enabled_toggles(&config), []);
         config.server.workspace = Some("/w".into());
-        assert_eq!(toggles(&config), [Toggle::Workspace, Toggle::Settings, Toggle::Reload]);
+        assert_eq!(enabled_toggles(&config), [toggles::WORKSPACE, toggles::SETTINGS, toggles::RELOAD]);
         config.change(|daemon: &mut DaemonSection| {
             (daemon.settings, daemon.reload, daemon.session_shell) = (false, false, true);
             (daemon.prompt_deadline_ms, daemon.writer_idle_timeout_ms) = (Some(1), Some(1));
         });
         assert_eq!(
-            toggles(&config),
-            [Toggle::PromptDeadline, Toggle::WriterIdle, Toggle::Workspace, Toggle::SessionShell]
+            enabled_toggles(&config),
+            [toggles::PROMPT_DEADLINE, toggles::WRITER_IDLE, toggles::WORKSPACE, toggles::SESSION_SHELL]
         );
     }
 }

@@ -2,8 +2,6 @@
 //! its permission requests, and read and write the files of the workspace that the server is bound to. A prompt is a command in
 //! a session of the kernel, and every frame is the translation of an event.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod capabilities;
 pub mod config;
 mod files;
@@ -13,9 +11,9 @@ mod http;
 mod replies;
 mod service;
 mod state;
+pub mod toggles;
 
 use ostler_protocol::{
-    capabilities::Toggle,
     daemon::failures::{DaemonProblem, SharedProblem},
     failures::Problem,
 };
@@ -53,13 +51,13 @@ pub fn dialect() -> Dialect {
         .shared_paths::<SharedProblem>(gate::SHARED_PATHS, gate::SHARED_FAILURES)
         .deep_health(|app| async move { service::health::counts(&app).await })
         .section::<DaemonSection>()
-        .toggles(config::toggles)
+        .toggles(config::enabled_toggles)
         .live_toggles(|app| async move {
             let facts = service::companion::backend_facts(&app).await;
-            let states = [(Toggle::Agent, facts.has_agent), (Toggle::SideQueries, facts.answers_questions)];
+            let states = [(toggles::AGENT, facts.has_agent), (toggles::SIDE_QUERIES, facts.answers_questions)];
             states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
         })
-        .worker(companions::attend)
+        .worker(companions::close_unused)
         .workspace_tenant(|config| config.section::<DaemonSection>().tenant)
         .open(|opening| async move {
             let state = DaemonState::open(&opening.config)?;

@@ -56,12 +56,12 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
     capability(
         "ostler_results",
         &["GET /api/v1/runs/{runId}/commands/{commandId}/result", "GET /api/v1/runs/{runId}/result"],
-        "How a command or run stands or ended: reply, failure, tool calls, liveness.",
+        "State or outcome of a command or run: reply, failure, tool calls, liveness.",
     ),
     capability(
         "ostler_conversation",
         &["GET /api/v1/runs/{runId}/commands/{commandId}/conversation"],
-        "What was said in a session before a command, for agents that keep no account of their own.",
+        "Messages before a command, for backends without their own history.",
     ),
     capability(
         "ostler_whole_payloads",
@@ -76,7 +76,7 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
     capability(
         "ostler_permissions",
         &["POST /api/v1/runs/{runId}/permissions/{permissionId}/answer", "GET /api/v1/runs/{runId}/permissions"],
-        "What agents ask leave for: list, and answer once, naming the digest of what will run.",
+        "Permission requests of agents: list them, and answer each once by the digest of its action.",
     ),
     capability(
         "ostler_runner_jobs",

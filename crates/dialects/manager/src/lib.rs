@@ -1,8 +1,6 @@
 //! The manager dialect: the kernel's sessions, runs, commands and their parts over REST. It only translates: each handler calls
 //! one function of the engine's services.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod capabilities;
 mod http;
 mod shapes;

@@ -1,8 +1,6 @@
 //! The MCP server: clients of the Model Context Protocol submit runs, follow them, read their results and answer permission
 //! requests, with the rights of their tokens. Every tool is a service of the engine; nothing is stored here.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod capabilities;
 mod gate;
 mod http;

@@ -31,7 +31,7 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
             "POST /pki/ocsp",
             "GET /pki/trust-roots.json",
         ],
-        "Who may be believed in the mesh: the chain, certificates and their versions, what was revoked, the signed list of roots.",
+        "Trust in the mesh: the chain, certificates and their versions, revocations, the signed list of roots.",
     ),
-    capability("ostler_agent_md", &["GET /agent.md", "PUT /agent.md"], "What agents of the mesh say of themselves."),
+    capability("ostler_agent_md", &["GET /agent.md", "PUT /agent.md"], "Self-descriptions of identities."),
 ];

@@ -1,14 +1,12 @@
 //! The mesh dialect: identities with certificates, and messages between them, over JSON-RPC on WebSockets (`gateway`) and over
 //! HTTP (`http`).
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod capabilities;
 pub mod config;
-mod former;
 mod gateway;
 mod holdings;
 mod http;
+mod legacy_wakeups;
 mod metrics;
 pub mod pki;
 mod service;

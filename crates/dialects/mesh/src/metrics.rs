@@ -10,7 +10,7 @@ use super::state::Mesh;
 pub(crate) const ALL: &[Metric] = &[
     Metric::gauge(
         "ostler_mesh_sockets",
-        "Connections to the mesh's gateway on this server, also those that have said nothing yet.",
+        "Connections to the mesh's gateway on this server, including unauthenticated ones.",
         |app, samples| {
             let free = Mesh::of(app).sockets.available_permits();
             samples.add(app.config.limits.sockets_max.saturating_sub(free) as i64);
@@ -24,13 +24,10 @@ pub(crate) const ALL: &[Metric] = &[
     Metric::counter(
         "ostler_mesh_sends_total",
         "status",
-        "Messages that identities sent through this server, by what was answered.",
+        "Messages that identities sent through this server, by status.",
         |app, samples| Mesh::of(app).sends.each(|status, count| samples.add_labelled("status", status, count)),
     ),
-    Metric::counter(
-        "ostler_mesh_pushes_total",
-        "",
-        "Messages that were given to a connection of this server.",
-        |app, samples| samples.add(Mesh::of(app).connections.pushed() as i64),
-    ),
+    Metric::counter("ostler_mesh_pushes_total", "", "Messages sent to connections of this server.", |app, samples| {
+        samples.add(Mesh::of(app).connections.pushed() as i64)
+    }),
 ];

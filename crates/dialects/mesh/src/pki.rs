@@ -86,7 +86,7 @@ impl Pki {
     /// Reads the keys without generating or changing any.
     pub fn read(config: &Config, now: Timestamp) -> Result<Self, Failure> {
         if !SecretStore::has_key(config)? {
-            return Err(unfit("the key that they are sealed with is not here"));
+            return Err(unfit("the key with which they are sealed is missing"));
         }
         let files = SealedFiles::existing(section(config).pki_directory(config)?, sealing_key(config)?);
         Self::assemble(section(config).domain()?, &Maker { files: &files, now, makes: false })
@@ -300,7 +300,7 @@ impl Maker<'_> {
                 self.below(root, CertificateKind::Registry, REGISTRY, "Ostler Registry").map(StoredAuthority::Authority)
             }
             (None, StoredAuthority::Certificate(_)) => {
-                Err(unfit("the root's key is not here, and there is no registry"))
+                Err(unfit("the root's key is missing, and there is no registry"))
             }
         }
     }
@@ -310,13 +310,13 @@ impl Maker<'_> {
         match (self.find_authority(CertificateKind::Issuer, &name)?, registry) {
             (Some(StoredAuthority::Authority(issuer)), _) => Ok(issuer),
             (Some(StoredAuthority::Certificate(_)), _) => {
-                Err(unfit(&format!("the key of {domain}'s issuer is not here")))
+                Err(unfit(&format!("the key of {domain}'s issuer is missing")))
             }
             (None, StoredAuthority::Authority(registry)) => {
                 self.below(registry, CertificateKind::Issuer, &name, domain.as_str())
             }
             (None, StoredAuthority::Certificate(_)) => {
-                Err(unfit(&format!("the registry's key is not here, and there is no issuer of {domain}")))
+                Err(unfit(&format!("the registry's key is missing, and there is no issuer of {domain}")))
             }
         }
     }

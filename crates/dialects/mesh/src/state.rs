@@ -150,14 +150,19 @@ impl Mesh {
     /// Limits registrations, so that no client can register all the good names, from however many addresses.
     pub(crate) fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
         let taken = self.registrations.take(RateOwner::peer(peer), config.registrations_per_hour_max, HOUR, now);
-        taken.map_err(|wait_ms| too_often(Rule::MeshRegistrations, "too many names from here".into(), wait_ms))?;
+        taken.map_err(|wait_ms| {
+            too_often(Rule::MeshRegistrations, "too many names are registered from this address".into(), wait_ms)
+        })?;
         let taken = self.registrations_total.take((), config.registrations_per_hour_total_max, HOUR, now);
-        taken.map_err(|wait_ms| too_often(Rule::MeshRegistrationsTotal, "too many names at once".into(), wait_ms))
+        taken
+            .map_err(|wait_ms| too_often(Rule::MeshRegistrationsTotal, "too many names are registered".into(), wait_ms))
     }
 
     pub(crate) fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
         let taken = self.signatures.take(RateOwner::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
-        taken.map_err(|wait_ms| too_often(Rule::MeshSignatures, "too many questions from here".into(), wait_ms))
+        taken.map_err(|wait_ms| {
+            too_often(Rule::MeshSignatures, "too many requests for signatures from this address".into(), wait_ms)
+        })
     }
 
     /// Counts a frame that is not a call against the identity, or the address before `auth.connect`. False if there are too many.

@@ -137,7 +137,8 @@ fn s3(bucket: &str, config: &Config, section: &AttachmentsSection) -> Result<Arc
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket);
     // The secrets among them were removed from the process's environment.
-    for (name, value) in config.environment.taken().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+    for (name, value) in
+        config.environment.taken_variables().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
     {
         if let Ok(key) = name.to_ascii_lowercase().parse() {
             builder = builder.with_config(key, value);

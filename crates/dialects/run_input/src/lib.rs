@@ -1,8 +1,6 @@
 //! The run input dialect: chats by AG-UI run input. A message of a person becomes a command in the person's thread, and the
 //! run's events are streamed as AG-UI events. Automations start such runs on a schedule, and people have calendars.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod capabilities;
 pub mod config;
 mod files;
@@ -80,6 +78,6 @@ fn encode(problem: Problem) -> String {
 }
 
 fn security() -> SecurityScheme {
-    let proof = "Made by this server for one file and a while; see `expires`.";
+    let proof = "Signed by this server for one file, until `expires`.";
     SecurityScheme::ApiKey(ApiKey::Query(ApiKeyValue::with_description(SIGNATURE, proof)))
 }

@@ -1,8 +1,6 @@
 //! The trust dialect: agents with manifests, the relations in which people grant them scopes, receipts, webhooks, and WebSockets
 //! on which people and agents receive notifications. Bodies are flat and in snake_case.
 
-#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
-
 mod capabilities;
 pub mod config;
 mod deliveries;

@@ -115,7 +115,7 @@ struct ListenerConnection {
 #[derive(Default)]
 struct ListenerInbox {
     queue: Mutex<NotificationQueue>,
-    some: Notify,
+    added: Notify,
     reread: Notify,
 }
 
@@ -140,8 +140,8 @@ impl ListenerRegistration {
     }
 
     /// Resolves when there may be a notification to take.
-    pub(crate) async fn some(&self) {
-        self.inbox.some.notified().await;
+    pub(crate) async fn wait_for_notification(&self) {
+        self.inbox.added.notified().await;
     }
 
     pub(crate) fn put_all(&self, pending: &[Notification]) {
@@ -191,7 +191,7 @@ impl Listeners {
         let connections = self.connections();
         for ListenerConnection { inbox, .. } in connections.by_listener.get(listener).into_iter().flatten() {
             inbox.queue().put(notification);
-            inbox.some.notify_one();
+            inbox.added.notify_one();
         }
     }
 

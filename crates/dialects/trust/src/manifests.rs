@@ -232,7 +232,7 @@ mod tests {
             relations::standing::declared_since,
         },
     };
-    use ostler_store::{StoreConfig, Synchronous, trust::manifests::KeptManifest};
+    use ostler_store::{StoreConfig, Synchronous, trust::manifests::StoredManifest};
     use serde_json::{Value, json};
     use uuid::Uuid;
 
@@ -291,7 +291,7 @@ mod tests {
                 Checked::read(&manifest.to_string()).unwrap();
             since = declared_since(&since, &manifest, version);
             let declared_since = since.clone();
-            let stored = KeptManifest { agent_id, version, hash, manifest: text, declared_since, created_at: now };
+            let stored = StoredManifest { agent_id, version, hash, manifest: text, declared_since, created_at: now };
             (agent.capability_manifest_version, agent.revision) = (version, version + 1);
             assert!(store::trust::agents::update(db, &agent, Some(&stored), None).await.unwrap());
         }

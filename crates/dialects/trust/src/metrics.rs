@@ -9,13 +9,13 @@ use super::state::Trust;
 use ostler_server::dialect::Metric;
 
 pub(crate) const ALL: &[Metric] = &[
-    Metric::gauge("ostler_sockets", "WebSockets on this server whose other end has said who it is.", |app, samples| {
+    Metric::gauge("ostler_sockets", "Authenticated WebSockets on this server.", |app, samples| {
         samples.add(Trust::of(app).listeners.count() as i64)
     }),
     Metric::counter(
         "ostler_webhook_attempts_total",
         "outcome",
-        "Attempts to deliver to a webhook, by what followed.",
+        "Attempts to deliver to a webhook, by outcome.",
         |app, samples| {
             let counted = ATTEMPTS.iter().zip(&Trust::of(app).counters.attempts);
             counted.for_each(|(outcome, count)| samples.add_labelled("outcome", outcome, count.load(Relaxed)));
@@ -29,7 +29,7 @@ pub(crate) const ALL: &[Metric] = &[
     Metric::counter(
         "ostler_webhook_deliveries_dropped_total",
         "",
-        "Ended deliveries that this server forgot before their time, because an agent had too many.",
+        "Ended deliveries that this server deleted early, because an agent had too many.",
         |app, samples| samples.add(Trust::of(app).counters.deliveries_dropped.load(Relaxed) as i64),
     ),
     Metric::counter(
@@ -47,7 +47,7 @@ pub(crate) const ALL: &[Metric] = &[
     Metric::counter(
         "ostler_manifest_computations_total",
         "",
-        "Manifests read, and pairs of them compared, because what they say was not known.",
+        "Manifests parsed, and pairs of manifests compared, because the result was not cached.",
         |app, samples| samples.add(Trust::of(app).manifests.computed() as i64),
     ),
 ];

@@ -1,5 +1,5 @@
 //! Reports runs to the webhooks of the agents that they name. The log is the only source: the worker reads the events that a
-//! run's cursor has not passed, and stores their deliveries together with the cursor. A hint of the hub says which runs to
+//! run's cursor has not passed, and stores their deliveries together with the cursor. A hint of the hub names the runs to
 //! read; a scan finds the runs of servers that died before they read them.
 
 use std::{

@@ -1,7 +1,7 @@
 //! Wake-ups between servers in the trust dialect.
 
 use super::{listeners::Listener, state::Trust};
-use ostler_server::dialect::{FormerWord, Topic};
+use ostler_server::dialect::{LegacyWord, Topic};
 
 /// A person or an agent has a new pending notification; a frame is for all of their connections.
 pub(crate) const LISTENER: Topic = Topic::new(
@@ -10,8 +10,8 @@ pub(crate) const LISTENER: Topic = Topic::new(
     |app| Trust::of(app).listeners.reread_all(),
 )
 .receive(|app, key, frame| Trust::of(app).listeners.send(&Listener::named(key), &frame))
-.former(|word| match word {
+.legacy(|word| match word {
     // Names with a dot were those of the mesh.
-    FormerWord::Listener(name) | FormerWord::Frame(name, _) => (!name.contains('.')).then(|| name.clone()),
-    FormerWord::Urgent(_) => None,
+    LegacyWord::Listener(name) | LegacyWord::Frame(name, _) => (!name.contains('.')).then(|| name.clone()),
+    LegacyWord::Urgent(_) => None,
 });

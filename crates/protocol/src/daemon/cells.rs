@@ -93,7 +93,7 @@ pub struct EnvironmentCell {
 }
 
 impl EnvironmentCell {
-    /// A fact with a value that everybody may read.
+    /// A fact with a value that every client may read.
     pub fn fact(kind: EnvironmentKind, name: &str, value: impl Into<String>) -> Self {
         Self { kind, name: name.to_owned(), status: CellStatus::Ok, present: None, value: Some(value.into()) }
     }

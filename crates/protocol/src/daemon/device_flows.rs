@@ -289,7 +289,7 @@ impl DeviceFlow {
         if now_ms < self.expires_at_ms || self.is_storing {
             return None;
         }
-        self.fail(DeviceFlowErrorKind::ExpiredToken, "nobody authorised it in time", now_ms)
+        self.fail(DeviceFlowErrorKind::ExpiredToken, "the device flow expired before it was authorised", now_ms)
     }
 
     /// `None` if the flow has ended, or if its token is already being stored.

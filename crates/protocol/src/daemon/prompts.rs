@@ -147,13 +147,13 @@ impl PromptBlock {
             Self::Image { mime_type, data } => {
                 json!({"type": "image", "mimeType": mime_type, "url": format!("data:{mime_type};base64,{data}")})
             }
-            other => other.shown(),
+            other => other.unredacted(),
         }
     }
 
     /// The block as the event of the message stores it. `redact` removes secrets from text. The bytes of an image are only in the
     /// command.
-    pub fn noted(&self, mut redact: impl FnMut(&str) -> String) -> Value {
+    pub fn event_value(&self, mut redact: impl FnMut(&str) -> String) -> Value {
         match self {
             Self::Text(text) => json!({"type": "text", "text": redact(text)}),
             Self::Image { mime_type, data } => {
@@ -179,8 +179,8 @@ impl PromptBlock {
         }
     }
 
-    fn shown(&self) -> Value {
-        self.noted(str::to_owned)
+    fn unredacted(&self) -> Value {
+        self.event_value(str::to_owned)
     }
 }
 
@@ -199,7 +199,7 @@ pub fn short_text(text: &str) -> String {
 pub fn short_blocks(blocks: &[PromptBlock], redact: impl Fn(&str) -> String) -> Vec<Value> {
     let mut room = SHORT_TEXT_BYTES_MAX;
     // Redacted before it is cut: half a secret would not be recognised.
-    blocks.iter().map(|block| block.noted(|text| take_text(&redact(text), &mut room))).collect()
+    blocks.iter().map(|block| block.event_value(|text| take_text(&redact(text), &mut room))).collect()
 }
 
 /// As much of the text as there is room for.
@@ -232,7 +232,7 @@ mod tests {
         let blocks = submitted(prompt).unwrap();
         assert_eq!(prompt_text(&blocks), "look\n[a](file:///a)\nfile:///b:\nB");
         assert_eq!(blocks[1].stored()["url"], "data:image/png;base64,AAAA");
-        assert_eq!(blocks[1].noted(str::to_owned), json!({"type": "image", "mimeType": "image/png", "bytes": 3}));
+        assert_eq!(blocks[1].event_value(str::to_owned), json!({"type": "image", "mimeType": "image/png", "bytes": 3}));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
         events::{Event, EventType},
         facts::{Facts, ToolFacts},
         fold::CommandFold,
-        permissions::Asked,
+        permissions::ParsedPermission,
     },
 };
 
@@ -189,7 +189,7 @@ fn logged_calls(events: &[Event]) -> HashMap<(Option<CommandId>, String), Logged
                     calls.entry((event.command_id, id)).or_default().report(tool, event.created_at);
                 }
             }
-            Facts::Permission(Asked::Well(ask)) => {
+            Facts::Permission(ParsedPermission::Valid(ask)) => {
                 if let Some(id) = &ask.tool_call_id {
                     asked.insert(ask.permission_id.to_string(), (event.command_id, id.clone()));
                 }

@@ -35,7 +35,7 @@ const FRAMES_PER_EVENT_MAX: usize = FRAMES_PER_EVENT as usize;
 pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
     let Some(payload) = event.payload.as_deref() else { return erased(event, context) };
     let payload = serde_json::from_str(payload).unwrap_or(Value::Null);
-    if let Some(frame) = noted(event, &payload) {
+    if let Some(frame) = recorded_frame(event, &payload) {
         return vec![frame];
     }
     let mut bodies = match event.event_type {
@@ -282,7 +282,7 @@ fn session(payload: &Value, context: TranslationContext<'_>) -> (&'static str, V
 }
 
 /// The frame that a service of this dialect recorded in the log.
-fn noted(event: &Event, payload: &Value) -> Option<Frame> {
+fn recorded_frame(event: &Event, payload: &Value) -> Option<Frame> {
     let is_note = event.event_type == EventType::Session && payload["change"] == "noted";
     let frame_type = payload["note"].as_str().filter(|_| is_note)?.strip_prefix("daemon.")?;
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';

@@ -128,7 +128,7 @@ impl Spent {
         Self {
             turns: fold.turns,
             tokens: fold.tokens.saturating_add(fold.delegated.tokens),
-            tool_calls: fold.tools.count,
+            tool_calls: fold.tools.count.saturating_add(fold.delegated.tool_calls),
             cost_usd: fold.cost_usd + fold.delegated.cost_usd,
         }
     }
@@ -147,7 +147,7 @@ impl Spent {
 
     /// Whether `more` tool calls would be too many.
     pub fn tools_used_up(&self, budgets: &Budgets, more: i64) -> Option<UsedUp> {
-        let max = budgets.max_tool_calls.filter(|max| self.tool_calls + more > *max)?;
+        let max = budgets.max_tool_calls.filter(|max| self.tool_calls.saturating_add(more) > *max)?;
         Some(UsedUp { name: "maxToolCalls", value: max.to_string() })
     }
 }

@@ -11,15 +11,25 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     RawJson,
-    kernel::runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobObservation, ObservedPhase},
+    kernel::{
+        leases::Lease,
+        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobObservation, Launcher, ObservedPhase, RunnerJob},
+    },
     text::clip,
 };
 
 const MESSAGE_CHARS_MAX: usize = 300;
 /// How a runner ends that received a signal and has handed back its run: the status of its summary, and its exit code.
 const STOPPED: (&str, i32) = ("stopped", 130);
+/// Bytes of the end of a log that a cluster reports of a container without a message. A log with as many was cut, most likely.
+const LOG_TAIL_BYTES_MAX: usize = 2_048;
 /// The cluster's reason for ending a Job whose time limit is over.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+
+/// The observed reason of a start whose objects exceed a quota of the cluster.
+pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+/// The observed reason of a start that waits for the API server.
+pub const CLUSTER_UNAVAILABLE: &str = "ClusterUnavailable";
 
 /// What the cluster shows of one start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +55,7 @@ pub struct StartFacts {
     pub has_pod: bool,
     /// The job's runner holds the run, or that was not read.
     pub is_held: bool,
-    /// The run has unfinished commands.
+    /// The run has unfinished commands, and the job is needed for them: [`is_needed`].
     pub has_work: bool,
     /// How long ago the job was claimed.
     pub age: Duration,
@@ -85,6 +95,15 @@ pub enum ClusterStep {
     Finish { end: JobEnd, summary: RawJson },
     /// Delete the Job first: its runner does no work. Then report.
     Remove { end: JobEnd, summary: RawJson },
+}
+
+/// Whether a job needs a runner while its run has unfinished commands. A job is ordered for one command. If that command has ended
+/// before any runner came, no runner is started: the other commands have orders of their own. A runner that has held the run may
+/// have taken up other commands too, which are its job's from then on. `is_command_open`: the job's command has not ended.
+/// `last_lease`: the latest lease of the run.
+pub fn is_needed(job: &RunnerJob, is_command_open: bool, last_lease: Option<&Lease>) -> bool {
+    let has_had_runner = last_lease.is_some_and(|lease| lease.runner_id == job.runner_id);
+    job.launcher != Launcher::Kubernetes || job.standing || is_command_open || has_had_runner
 }
 
 /// What a server does about a start.
@@ -160,11 +179,21 @@ fn ended_summary(own: Option<Map<String, Value>>, observed: &JobObservation) -> 
                 summary_fields("exited", Some("infra-failed"), &format!("the runner ended with {code}"), None)
             }
         };
-        fields.extend(observed.message.as_deref().map(|tail| ("logTail".to_owned(), tail.into())));
+        let tail = observed.message.as_deref().map(whole_lines).filter(|tail| !tail.is_empty());
+        fields.extend(tail.map(|tail| ("logTail".to_owned(), tail.into())));
         fields
     });
     fields.extend(cluster_fields(observed));
     RawJson::of(&fields)
+}
+
+/// The end of a log without a first line that may have been cut. The end of a secret in it would not be recognised as one.
+fn whole_lines(tail: &str) -> &str {
+    match tail.split_once('\n') {
+        _ if tail.len() < LOG_TAIL_BYTES_MAX => tail,
+        Some((_, whole)) => whole,
+        None => "",
+    }
 }
 
 fn summary_of(status: &str, failure_kind: Option<&str>, message: &str, observed: Option<&JobObservation>) -> RawJson {
@@ -189,7 +218,7 @@ fn summary_fields(
     fields
 }
 
-/// What a summary says of the pod.
+/// The part of a summary about the pod.
 fn cluster_fields(observed: &JobObservation) -> impl Iterator<Item = (String, Value)> + use<> {
     let fields = [
         ("exitCode", json!(observed.exit_code)),
@@ -284,6 +313,19 @@ mod tests {
         let (end, summary) = end_of(next_step(ClusterState::Terminated(left), FACTS, LIMITS));
         assert_eq!((end, &summary["status"]), (JobEnd::Failed, &json!("exited")));
         assert_eq!(summary["logTail"], "thread 'main' panicked");
+    }
+
+    /// The kubelet takes the last bytes of a log, so the first line may begin in the middle of a secret.
+    #[test]
+    fn the_first_line_of_a_full_log_tail_is_left_out() {
+        let tail_of = |message: String| {
+            let left = JobObservation { message: Some(message), exit_code: Some(1), ..observed(ObservedPhase::Failed) };
+            end_of(next_step(ClusterState::Terminated(left), FACTS, LIMITS)).1["logTail"].clone()
+        };
+        let rest = format!("{}\nlast", "x".repeat(LOG_TAIL_BYTES_MAX));
+        assert_eq!(tail_of(format!("half-of-a-secret\n{rest}")), rest.as_str());
+        assert_eq!(tail_of("half-of-a-secret".repeat(LOG_TAIL_BYTES_MAX / 16)), Value::Null, "one line only");
+        assert_eq!(tail_of("first\nlast".into()), "first\nlast", "a short log is whole");
     }
 
     #[test]

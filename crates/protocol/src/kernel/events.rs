@@ -20,7 +20,7 @@ use crate::{
     kernel::{
         chain::{self, Hash, Link},
         facts::Facts,
-        permissions::Asked,
+        permissions::ParsedPermission,
     },
     limits::{EVENT_BYTES_MAX, PERMISSION_BYTES_MAX},
     redaction::Redactor,
@@ -99,7 +99,7 @@ impl NewEvent {
         }
         // The facts are not read again: that would compile the schema of editable arguments once more, in the write lane.
         let mut facts = self.facts;
-        if let Facts::Permission(Asked::Well(ask)) = &mut facts {
+        if let Facts::Permission(ParsedPermission::Valid(ask)) = &mut facts {
             ask.deadline = Some(deadline);
         }
         Self::of(self.event_type, self.command_id, payload, facts)

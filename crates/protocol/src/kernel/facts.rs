@@ -16,7 +16,7 @@ use crate::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
     kernel::{
         events::{EventType, PHASE_RUNS_CHARGED, PHASE_WORKSPACE_CHANGED},
-        permissions::{AskPermission, Asked},
+        permissions::{AskPermission, ParsedPermission},
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
     text::clip,
@@ -48,7 +48,7 @@ pub enum Facts {
         message: String,
     },
     Terminal(TerminalFacts),
-    Permission(Asked),
+    Permission(ParsedPermission),
     Thread {
         thread_id: Option<String>,
     },
@@ -152,6 +152,8 @@ struct PayloadFields<'a> {
     #[serde(borrow)]
     tool_call_id: Option<&'a RawValue>,
     #[serde(borrow)]
+    tool_calls: Option<&'a RawValue>,
+    #[serde(borrow)]
     tool_name: Option<&'a RawValue>,
     #[serde(borrow)]
     total_tokens: Option<&'a RawValue>,
@@ -236,6 +238,13 @@ fn check(event_type: EventType, needed: &[&str], known: &[KnownFields<'_>]) -> R
 }
 
 impl PayloadFields<'_> {
+    /// What runs that a command has started have used.
+    fn delegated(&self) -> DelegatedUse {
+        let count = |field| whole(field).unwrap_or(0).max(0);
+        let (tokens, tool_calls) = (count(self.total_tokens), count(self.tool_calls));
+        DelegatedUse { tokens, cost_usd: cost(self.cost_usd), tool_calls }
+    }
+
     fn check(&self, event_type: EventType) -> Result<(), Failure> {
         use Holds::{Amount, Count, Flag, Kind, Text, Time, Whole};
         let truncated =
@@ -330,8 +339,7 @@ impl Facts {
                     return Ok(Self::Changes(payload.view().unwrap_or_default()));
                 }
                 if phase == PHASE_RUNS_CHARGED {
-                    let tokens = whole(fields.total_tokens).unwrap_or(0).max(0);
-                    return Ok(Self::DelegatedTotal(DelegatedUse { tokens, cost_usd: cost(fields.cost_usd) }));
+                    return Ok(Self::DelegatedTotal(fields.delegated()));
                 }
                 Self::Phase { phase, resume_at: read(fields.resume_at) }
             }
@@ -374,8 +382,6 @@ impl ToolFacts {
         let tool_type = bounded(fields.tool_type);
         // Tools of the agents' own may report use that is already counted.
         let is_own = tool_type.as_deref() == Some(TOOLKIT);
-        let tokens = whole(fields.total_tokens).unwrap_or(0).max(0);
-        let delegated = DelegatedUse { tokens, cost_usd: cost(fields.cost_usd) };
         let status = words(fields.status, 40);
         let is_unknown = is_own && status.as_deref() == CallState::OutcomeUnknown.status();
         Self {
@@ -388,7 +394,7 @@ impl ToolFacts {
             command: bounded(fields.command),
             is_executed_again: is_own && flag(fields.executed_again),
             unanswered_epoch: whole(fields.lease_epoch).filter(|_| is_unknown),
-            delegated: if is_own { delegated } else { DelegatedUse::default() },
+            delegated: if is_own { fields.delegated() } else { DelegatedUse::default() },
         }
     }
 }

@@ -147,6 +147,14 @@ impl ToolFold {
         count(CallState::OutcomeUnknown.status().unwrap_or_default()) + count(OTHER)
     }
 
+    /// Most calls that can have started and not ended, also of a command that has ended and so has none in `open`. There may be fewer: a
+    /// call that started while `open` was full or before the attempt restarted stays counted, and many different statuses are counted
+    /// together.
+    pub fn unended_max(&self) -> i64 {
+        let count = |status: &str| self.statuses.get(status).copied().unwrap_or(0);
+        count(CallState::Started.status().unwrap_or_default()).saturating_add(count(OTHER))
+    }
+
     /// Whether every call whose outcome is not known was made under this lease, and got no answer. An older server that recorded such
     /// a call has not counted it; then this is false.
     pub fn is_unknown_only_under(&self, lease_epoch: i64) -> bool {
@@ -274,8 +282,8 @@ impl CommandFold {
         self.authoritative.as_ref().or(self.latest.as_ref())
     }
 
-    /// Whether this stored fold is the one of the log. Older servers have not counted calls without an answer, so that it may have
-    /// fewer of them.
+    /// Whether this stored fold is the one of the log. Older servers have counted neither calls without an answer nor the tool calls
+    /// of runs that a call has started, so that it may have fewer of both.
     pub(crate) fn is_of_log(&self, replayed: &Self) -> bool {
         let unanswered = replayed.tools.unanswered;
         let may_be_older = match (self.tools.unanswered, unanswered) {
@@ -283,7 +291,13 @@ impl CommandFold {
             (None, Some(_)) => true,
             (Some(stored), Some(all)) => stored.lease_epoch == all.lease_epoch && stored.count <= all.count,
         };
-        let with_all = || Self { tools: ToolFold { unanswered, ..self.tools.clone() }, ..self.clone() };
+        let tool_calls = replayed.delegated.tool_calls;
+        let may_be_older = may_be_older && self.delegated.tool_calls <= tool_calls;
+        let with_all = || Self {
+            tools: ToolFold { unanswered, ..self.tools.clone() },
+            delegated: DelegatedUse { tool_calls, ..self.delegated },
+            ..self.clone()
+        };
         self == replayed || may_be_older && with_all() == *replayed
     }
 

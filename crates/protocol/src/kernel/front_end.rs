@@ -1,11 +1,15 @@
 //! Tools that a front end runs. A turn that calls one ends with the call open; the next turn brings the result. The server
 //! executes none of them: it stores the tools with the turn, offers them to the agent, and passes calls and results on.
 
-use jsonschema::{Draft, PatternOptions};
+use jsonschema::ValidationError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{json::text_of, text::clip, tools::schema::copy_bounded};
+use crate::{
+    json::text_of,
+    text::clip,
+    tools::schema::{CompiledSchema, Misfit, SchemaBudget},
+};
 
 /// The `method` of a `tool_call` event whose tool the front end runs. Such a call stays open when its turn completes.
 pub const FRONT_END_METHOD: &str = "front-end";
@@ -13,8 +17,6 @@ pub const FRONT_END_METHOD: &str = "front-end";
 pub const TOOL_RESULT_PART: &str = "tool_result";
 /// The tool with which an agent changes the state that it shares with the front end. No front end's tool may have its name.
 pub const UPDATE_STATE_TOOL: &str = "update_shared_state";
-/// What a pattern of a schema may need, once compiled.
-const PATTERN_PROGRAM_BYTES_MAX: usize = 256 * 1024;
 /// Characters of an error about arguments.
 const ERROR_CHARS_MAX: usize = 300;
 
@@ -29,9 +31,9 @@ pub struct FrontEndTool {
 }
 
 impl FrontEndTool {
-    /// Whether the parameters are a JSON Schema.
-    pub fn has_valid_schema(&self) -> bool {
-        validator(&self.parameters).is_some()
+    /// Whether the parameters are a JSON Schema that can be checked. `budget`: what is left for it and the tools after it.
+    pub fn has_valid_schema(&self, budget: &mut SchemaBudget) -> bool {
+        CompiledSchema::within(&self.parameters, budget).is_ok()
     }
 
     /// The arguments of a call as an object, or why they do not fit the tool.
@@ -52,21 +54,16 @@ pub fn check_arguments(schema: &Value, arguments: &Value) -> Result<(), String> 
     if !arguments.is_object() {
         return Err("the arguments must be an object".to_owned());
     }
-    let validator = validator(schema).ok_or("the tool's parameters are not a JSON Schema")?;
-    validator.validate(arguments).map_err(|error| {
+    // Compiled each time: a client or an agent has sent it.
+    let compiled = CompiledSchema::new(schema).map_err(|_| "the tool's parameters are not a JSON Schema")?;
+    let described = |error: &ValidationError<'_>| {
         let (path, text) = (error.instance_path().to_string(), error.masked().to_string());
         format!("the arguments do not fit the tool, at \"{path}\": {}", clip(&text, ERROR_CHARS_MAX))
+    };
+    compiled.check(arguments, described).map_err(|misfit| match misfit {
+        Misfit::Problems(mut problems) => problems.swap_remove(0),
+        misfit => misfit.to_string(),
     })
-}
-
-/// Nothing that a schema refers to is fetched. A schema with too many parts or patterns has no validator: a client or an agent
-/// has sent it, and it is compiled each time it is used.
-fn validator(schema: &Value) -> Option<jsonschema::Validator> {
-    let schema = &copy_bounded(schema).ok()?;
-    let patterns =
-        PatternOptions::regex().size_limit(PATTERN_PROGRAM_BYTES_MAX).dfa_size_limit(PATTERN_PROGRAM_BYTES_MAX);
-    let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(false);
-    options.with_pattern_options(patterns).offline().build(schema).ok()
 }
 
 /// The result of a call, as the front end sent it.
@@ -126,6 +123,7 @@ pub fn call_payload(tool_call_id: &str, name: &str, arguments: &Value) -> Value 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::SchemaSize;
 
     fn weather() -> FrontEndTool {
         let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
@@ -152,7 +150,8 @@ mod tests {
         let of = |count: usize, part: Value| {
             let properties: Map<String, Value> = (0..count).map(|at| (format!("p{at}"), part.clone())).collect();
             let parameters = json!({"type": "object", "properties": properties});
-            FrontEndTool { parameters, ..weather() }.has_valid_schema()
+            let mut budget = SchemaBudget::new(SchemaSize { nodes: 4_000, bytes: 1_000_000, patterns: 64 });
+            FrontEndTool { parameters, ..weather() }.has_valid_schema(&mut budget)
         };
         assert!(of(32, json!({"pattern": "^[a-z]+$"})));
         assert!(!of(33, json!({"pattern": "^[a-z]+$"})));

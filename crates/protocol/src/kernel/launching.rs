@@ -18,7 +18,7 @@ const UNANSWERED_MAX: usize = 64;
 
 /// The jobs one launcher has in hand, and its claims that were not answered.
 #[derive(Clone, Debug, Default)]
-pub struct Hand {
+pub struct LauncherJobs {
     jobs: BTreeSet<RunnerJobId>,
     unanswered: BTreeSet<Timestamp>,
 }
@@ -27,7 +27,7 @@ pub struct Hand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owned {
     /// Its runner is running, or its end is being reported.
-    InHand,
+    Held,
     /// The claim's answer was lost: start its runner now. The start was counted by the claim.
     TakeUp,
     /// It is not ours to start. If the row names us all the same, the sweeper returns it, because no launcher vouches
@@ -44,7 +44,7 @@ pub enum AfterFinish {
     Repeat,
 }
 
-impl Hand {
+impl LauncherJobs {
     /// A job's runner is about to be started. False if it is in hand already; then no second runner may be started.
     pub fn take_up(&mut self, job_id: RunnerJobId) -> bool {
         self.jobs.insert(job_id)
@@ -61,7 +61,7 @@ impl Hand {
 
     /// The jobs to vouch for: those in hand and no others. They are also not to be claimed, because a repeated report
     /// about the earlier start would end the later one.
-    pub fn jobs(&self) -> Vec<RunnerJobId> {
+    pub fn held_ids(&self) -> Vec<RunnerJobId> {
         self.jobs.iter().copied().collect()
     }
 
@@ -89,7 +89,7 @@ impl Hand {
         let ours = job.phase == JobPhase::Running && job.owner.as_deref() == Some(owner);
         // Only a claim changes `updated_at` of a running job, so this is the start that the unanswered claim made.
         match (self.holds(job.runner_job_id), ours && self.unanswered.contains(&job.updated_at)) {
-            (true, _) => Owned::InHand,
+            (true, _) => Owned::Held,
             (false, true) => Owned::TakeUp,
             (false, false) => Owned::LeaveToSweeper,
         }
@@ -114,8 +114,10 @@ pub fn is_worth_repeating(failure: &Failure) -> bool {
 
 /// Whether a sweeper gives up a running job: no launcher has vouched for it since `before`, and the sweeper's own server
 /// does not have it in hand. Its launcher may be alive all the same, cut off from the store for a while.
-pub fn is_abandoned(job: &RunnerJob, before: Timestamp, hand: &Hand) -> bool {
-    job.phase == JobPhase::Running && job.heartbeat_at.is_some_and(|at| at < before) && !hand.holds(job.runner_job_id)
+pub fn is_abandoned(job: &RunnerJob, before: Timestamp, launcher_jobs: &LauncherJobs) -> bool {
+    job.phase == JobPhase::Running
+        && job.heartbeat_at.is_some_and(|at| at < before)
+        && !launcher_jobs.holds(job.runner_job_id)
 }
 
 #[cfg(test)]

@@ -81,6 +81,10 @@ pub struct AskPermission {
     pub options: Vec<PermissionOption>,
     /// SHA-256, in hex, of exactly what will run.
     pub digest: String,
+    /// SHA-256, in hex, of the MCP server whose tool will be called and of the command. It is the same in all attempts of the command, as
+    /// long as the server is configured the same. `None` if no such tool is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_digest: Option<String>,
     /// The arguments of what will run, if an answer may replace them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editable: Option<EditableArguments>,
@@ -100,18 +104,18 @@ pub struct AskPermission {
 
 /// A `permission_request` event, as parsed.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Asked {
-    Well(Box<AskPermission>),
+pub enum ParsedPermission {
+    Valid(Box<AskPermission>),
     /// It cannot be parsed or is over-long, and so counts as denied. The agent finds the denial under its id, if the id
     /// can be read.
-    Badly(Option<PermissionId>),
+    Invalid(Option<PermissionId>),
 }
 
-impl Asked {
+impl ParsedPermission {
     pub fn permission_id(&self) -> Option<PermissionId> {
         match self {
-            Self::Well(ask) => Some(ask.permission_id),
-            Self::Badly(id) => *id,
+            Self::Valid(ask) => Some(ask.permission_id),
+            Self::Invalid(id) => *id,
         }
     }
 }
@@ -123,10 +127,10 @@ struct Named {
 }
 
 impl AskPermission {
-    pub fn read(payload: &RawJson) -> Asked {
+    pub fn read(payload: &RawJson) -> ParsedPermission {
         match Self::well_formed(payload) {
-            Some(ask) => Asked::Well(Box::new(ask)),
-            None => Asked::Badly(payload.view::<Named>().map(|named| named.permission_id)),
+            Some(ask) => ParsedPermission::Valid(Box::new(ask)),
+            None => ParsedPermission::Invalid(payload.view::<Named>().map(|named| named.permission_id)),
         }
     }
 
@@ -135,7 +139,8 @@ impl AskPermission {
             return None;
         }
         let ask: Self = payload.view()?;
-        let digest_fits = ask.digest.len() == 64 && ask.digest.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_digest = |text: &str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let digests_fit = is_digest(&ask.digest) && ask.server_digest.as_deref().is_none_or(is_digest);
         let options_fit = (1..=PERMISSION_OPTIONS_MAX).contains(&ask.options.len())
             && ask.options.iter().all(|o| !o.option_id.is_empty() && o.option_id.len() <= NAME_BYTES_MAX);
         let words_fit = (1..=PERMISSION_TITLE_BYTES_MAX).contains(&ask.title.len())
@@ -148,7 +153,7 @@ impl AskPermission {
             && ask.command.as_deref().is_none_or(is_plain_lines)
             && ask.options.iter().all(|o| is_name(&o.name));
         let edits_fit = ask.editable.as_ref().is_none_or(EditableArguments::is_well_formed);
-        (digest_fits && options_fit && words_fit && edits_fit).then_some(ask)
+        (digests_fit && options_fit && words_fit && edits_fit).then_some(ask)
     }
 
     /// Whether it names what will run, in full and within the limits: a person must not agree to a truncated command.
@@ -184,6 +189,9 @@ pub struct PermissionRequest {
     pub tool_call_id: Option<String>,
     pub options: Vec<PermissionOption>,
     pub digest: String,
+    /// As in [`AskPermission`]. An answer counts for no request that has another one.
+    #[serde(skip)]
+    pub server_digest: Option<String>,
     /// The arguments that an answer may replace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -264,18 +272,28 @@ mod tests {
             AskPermission::read(&RawJson::of(&payload))
         };
         let ask = |title: &str, option: &str| ask_for(title, "rm -rf /", option);
-        assert!(matches!(ask("Remove everything", "Allow"), Asked::Well(_)), "{:?}", ask("Remove everything", "Allow"));
-        assert!(matches!(ask("حذف كل شيء", "اسمح"), Asked::Well(_)), "text that is read from the right is no trick");
+        assert!(
+            matches!(ask("Remove everything", "Allow"), ParsedPermission::Valid(_)),
+            "{:?}",
+            ask("Remove everything", "Allow")
+        );
+        assert!(
+            matches!(ask("حذف كل شيء", "اسمح"), ParsedPermission::Valid(_)),
+            "text that is read from the right is no trick"
+        );
         let script = "cat <<EOF >a\r\n\tone\n\nEOF\n";
-        assert!(matches!(ask_for("Write a", script, ""), Asked::Well(_)), "a command has lines");
-        assert!(matches!(ask("Read\nall", "Allow"), Asked::Badly(Some(_))), "a title has none");
+        assert!(matches!(ask_for("Write a", script, ""), ParsedPermission::Valid(_)), "a command has lines");
+        assert!(matches!(ask("Read\nall", "Allow"), ParsedPermission::Invalid(Some(_))), "a title has none");
         let turns = ['\u{202e}', '\u{202a}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{061c}'];
         let hides = ['\u{1b}', '\u{85}', '\u{200b}', '\u{2028}', '\u{2029}', '\u{8}', '\r', '\u{feff}', '\u{e0041}'];
         for trick in turns.into_iter().chain(hides) {
             let text = format!("Read {trick}evil");
-            assert!(matches!(ask(&text, "Allow"), Asked::Badly(Some(_))), "{trick:?} in a title");
-            assert!(matches!(ask("Read", &text), Asked::Badly(Some(_))), "{trick:?} in an option");
-            assert!(matches!(ask_for("Read", &text, "Allow"), Asked::Badly(Some(_))), "{trick:?} in a command");
+            assert!(matches!(ask(&text, "Allow"), ParsedPermission::Invalid(Some(_))), "{trick:?} in a title");
+            assert!(matches!(ask("Read", &text), ParsedPermission::Invalid(Some(_))), "{trick:?} in an option");
+            assert!(
+                matches!(ask_for("Read", &text, "Allow"), ParsedPermission::Invalid(Some(_))),
+                "{trick:?} in a command"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ mod execution;
 #[cfg(test)]
 mod tests;
 pub use execution::{
-    Approval, AskedPolicy, Budgets, ExecutionPolicy, Network, ProviderCredential, Sandbox, SecretRef, SecretScope,
+    Approval, Budgets, ExecutionPolicy, Network, ProviderCredential, RequestedPolicy, Sandbox, SecretRef, SecretScope,
     ToolCredential,
 };
 
@@ -215,8 +215,8 @@ impl TenantPolicy {
 
     /// Without a profile the secret scope is not checked.
     fn complete(&self, requested: Option<&RawJson>, profile: Option<&str>) -> Result<ExecutionPolicy, Failure> {
-        let requested: AskedPolicy = match requested.filter(|raw| !raw.is_null()) {
-            None => AskedPolicy::default(),
+        let requested: RequestedPolicy = match requested.filter(|raw| !raw.is_null()) {
+            None => RequestedPolicy::default(),
             Some(raw) => read_shape(Rule::ExecutionPolicyShape, "executionPolicy", raw.as_str())?,
         };
         let ceiling = &self.ceiling;

@@ -139,11 +139,13 @@ pub struct Usage {
     #[serde(default)]
     pub turns: i64,
     /// What runs that the command started with `run_agent` have used. It counts against the command's budgets, and is not part of
-    /// `totalTokens` and `costUsd`.
+    /// `totalTokens`, `costUsd` and the tool calls of the command.
     #[serde(default)]
     pub delegated_tokens: i64,
     #[serde(default)]
     pub delegated_cost_usd: f64,
+    #[serde(default)]
+    pub delegated_tool_calls: i64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -255,6 +257,7 @@ impl RunResult {
                 turns: fold.turns,
                 delegated_tokens: fold.delegated.tokens,
                 delegated_cost_usd: fold.delegated.cost_usd,
+                delegated_tool_calls: fold.delegated.tool_calls,
             },
             supervisor: liveness.supervisor(),
             liveness,

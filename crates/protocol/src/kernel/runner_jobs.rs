@@ -4,6 +4,7 @@ mod claims;
 mod cluster_jobs;
 mod extras;
 mod logs;
+mod variable_names;
 pub use claims::{ClaimRunnerJob, ClaimedRunnerJob};
 pub use cluster_jobs::{
     JobCleanup, JobObservation, JobRetention, ObservedPhase, cluster_job_name, is_cluster_name_part,
@@ -13,6 +14,7 @@ pub use extras::{
     TRANSIENT_VALUE_BYTES_MAX, TRANSIENT_VARIABLES_MAX, TransientVariable, image_repository, is_image_name,
 };
 pub use logs::{JobLogQuery, RunnerJobLog, is_log_position};
+pub use variable_names::check_names;
 
 use std::collections::BTreeMap;
 
@@ -143,8 +145,9 @@ pub struct CreateRunnerJob {
     /// Kubernetes Jobs, and only from a repository that the operator has listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_image_ref: Option<BackendImageRef>,
-    /// Short-lived variables of the backend, by name. Responses show the hashes of their values. Only where runners are
-    /// Kubernetes Jobs.
+    /// Short-lived variables of the agent's tools, by name. Responses show the hashes of their values. Only where runners are
+    /// Kubernetes Jobs. Names that can decide which programs run, where they connect to or which certificates they trust are
+    /// rejected; for an agent that speaks ACP, the names must be those of credentials.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "extras::expose_values")]
     #[schema(value_type = BTreeMap<String, String>, default = json!({}), write_only)]
     pub transient_env: BTreeMap<String, SecretString>,
@@ -189,7 +192,7 @@ pub struct RunnerJob {
     /// The image that the order named; null if it named none.
     #[serde(default)]
     pub backend_image_ref: Option<BackendImageRef>,
-    /// The short-lived variables that the order gave to the backend, without their values.
+    /// The short-lived variables that the order gave to the agent's tools, without their values.
     #[serde(default)]
     pub transient_env: Vec<TransientVariable>,
     /// What the order added for this job: [`JobExtras`].

@@ -17,7 +17,7 @@ use crate::{
     kernel::{
         commands::{Command, CreateCommand},
         labels::{LabelPatch, Labels},
-        policy::{AskedPolicy, ExecutionPolicy},
+        policy::{ExecutionPolicy, RequestedPolicy},
         runner_jobs::RunnerJob,
         usage::RunUsage,
     },
@@ -41,7 +41,7 @@ pub struct CreateRun {
     /// The agent that the run is of. Its profile runs it, if no other is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<AgentId>,
-    #[schema(value_type = Option<AskedPolicy>)]
+    #[schema(value_type = Option<RequestedPolicy>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_policy: Option<RawJson>,
     /// Must be there; may be null.

@@ -271,7 +271,7 @@ impl SweepStorage {
 pub struct SweptStorage {
     /// Sessions whose storage had expired and is gone now.
     pub evicted: Vec<SessionStorageView>,
-    /// Expired too, but a run is active in them: the next sweep asks again.
+    /// Expired sessions skipped because a run is active; the next sweep retries.
     pub busy: u32,
     /// More had expired than the limit allows for.
     pub has_more: bool,

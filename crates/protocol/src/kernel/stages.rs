@@ -31,7 +31,7 @@ pub const PLAN_FUNCTION: &str = "make_plan";
 pub const PLAN_BYTES_MAX: usize = 16 * 1024;
 /// Characters of the worker's instructions in a plan.
 pub const PLAN_INSTRUCTIONS_CHARS_MAX: usize = 4_000;
-/// How long a router may take, unless the request says otherwise.
+/// How long a router may take, unless the request sets another time.
 pub const ROUTER_MS_DEFAULT: u64 = 30_000;
 pub const ROUTER_MS_MAX: u64 = 300_000;
 /// Characters of a tool's description that a router receives.

@@ -10,7 +10,7 @@ use crate::{RawJson, ids::CommandId, json::hex, limits::WHOLE_PAYLOAD_BYTES_MAX,
 /// The member of a short form that names the whole.
 pub const WHOLE_PAYLOAD: &str = "wholePayload";
 
-/// What a short form says of the whole. Callers cannot write such a member themselves.
+/// What a short form records of the whole. Callers cannot write such a member themselves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WholePayload {
     pub bytes: u64,
@@ -38,7 +38,7 @@ impl WholePayload {
         Self { bytes: text.len() as u64, sha256: hex(&sha256(text)) }
     }
 
-    /// What the payload of a command says of its whole. `None` if it is not a short form.
+    /// What the payload of a command records of its whole. `None` if it is not a short form.
     pub fn of(payload: &RawJson) -> Option<Self> {
         // Most payloads are not, and need not be parsed.
         if !payload.as_str().contains(WHOLE_PAYLOAD) {

@@ -119,7 +119,11 @@ mod tests {
         let mut budget = McpBudget::new(BudgetMode::Warn, Some(8));
         let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
         let warnings: Vec<_> = names.iter().map(|name| warned(&mut budget, name)).collect();
-        assert_eq!(warnings, [false, false, false, false, false, true, false, false, false], "8 of 8 refuses nobody");
+        assert_eq!(
+            warnings,
+            [false, false, false, false, false, true, false, false, false],
+            "8 of 8 refuses no server"
+        );
         names[3..].iter().for_each(|name| budget.release(name));
         assert!(!names[3..].iter().any(|name| warned(&mut budget, name)), "3 of 8 is not below 37.5 %");
         names[2..].iter().for_each(|name| budget.release(name));

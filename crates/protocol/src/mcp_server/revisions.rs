@@ -45,7 +45,7 @@ impl McpRevision {
         Self::parse(text).ok_or_else(|| {
             let shown: String = text.chars().filter(char::is_ascii_graphic).take(REVISION_CHARS_MAX).collect();
             let spoken = Self::ALL.map(Self::as_str).join(", ");
-            let message = format!("MCP-Protocol-Version {shown:?} is not spoken here; these are: {spoken}");
+            let message = format!("MCP-Protocol-Version {shown:?} is not supported; these are: {spoken}");
             Failure::invalid(Rule::McpRevision, message)
         })
     }

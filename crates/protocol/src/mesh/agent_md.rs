@@ -202,7 +202,7 @@ struct Fields(BTreeMap<String, Node>);
 impl Fields {
     fn text(&self, field: &str, chars_max: usize) -> Result<String, Failure> {
         let Some(Node::Text(text)) = self.0.get(field) else {
-            return Err(wrong(field, "a text is asked for".to_owned()));
+            return Err(wrong(field, "must be a text".to_owned()));
         };
         let length = text.chars().count();
         if !(1..=chars_max).contains(&length) || text.chars().any(char::is_control) || text.trim().is_empty() {

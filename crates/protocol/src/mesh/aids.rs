@@ -15,7 +15,7 @@ const AID_BYTES_MAX: usize = 253;
 /// Services that a server offers as methods. They read no messages.
 const BUILT_IN_SERVICES: [&str; 5] = ["auth", "gateway", "group", "message", "meta"];
 /// Services that are identities like any other: they receive messages. Only the operator registers their names.
-const AGENT_SERVICES: [&str; 5] = ["mail", "relay", "search", "storage", "stream"];
+const IDENTITY_SERVICES: [&str; 5] = ["mail", "relay", "search", "storage", "stream"];
 /// Names that a person could take for a service or for the operator.
 const MISLEADING: [&str; 6] = ["admin", "operator", "ostler", "registry", "root", "trust"];
 
@@ -81,7 +81,7 @@ impl Aid {
 
     /// Whether it is the name of a service that receives messages, if the operator has registered it.
     pub fn is_agent_service(&self) -> bool {
-        AGENT_SERVICES.contains(&self.name())
+        IDENTITY_SERVICES.contains(&self.name())
     }
 
     /// Whether the name is long enough to be registered. A peer's name may be shorter.

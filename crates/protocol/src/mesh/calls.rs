@@ -115,7 +115,7 @@ pub fn unknown_method(method: &str) -> Failure {
 
 /// The failure of a call that arrives before the connection has introduced itself.
 pub fn not_introduced(method: &str) -> Failure {
-    Failure::rule(Rule::MeshFresh, format!("{method} comes after auth.connect"))
+    Failure::rule(Rule::MeshFresh, format!("{method} requires auth.connect first"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub const AFFINITY_MS_MAX: i64 = 86_400_000;
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConnectParams {
-    /// The one of this connection's challenge.
+    /// The nonce of the connection's challenge.
     pub nonce: String,
     pub auth: Token,
     #[serde(default)]

@@ -104,7 +104,7 @@ pub struct IdentityPage {
     pub next_cursor: Option<String>,
 }
 
-/// Allows a client to register a name where names are given by invitation.
+/// Allows a client to register a name where names require an invitation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateInvite {

@@ -88,7 +88,7 @@ methods! {
     Rekey "auth.rekey" Session 10 SMALL, RekeyParams => CertResult, "A certificate for a new key; the old one is revoked.";
     Send "message.send" Session 60000 WITH_PAYLOAD, SendParams => SendResult, "Sends a message to an identity.";
     Pull "message.pull" Session 6000 SMALL, PullParams => PullResult, "Messages after a number, durable and queued ones merged.";
-    Ack "message.ack" Session 60000 SMALL, AckParams => AckResult, "Says how far messages were received.";
+    Ack "message.ack" Session 60000 SMALL, AckParams => AckResult, "Reports how far messages were received.";
     Recall "message.recall" Session 60 WITH_LIST, RecallParams => RecallResult, "Takes messages back, within two minutes.";
     QueryOnline "message.query_online" Session 120 WITH_LIST, QueryOnlineParams => QueryOnlineResult, "Which identities have a connection now.";
     PutPrekey "message.e2ee.put_prekey" Session 120 SMALL, Prekey => PutPrekeyResult, "Leaves a prekey for senders.";
@@ -142,7 +142,7 @@ pub fn page() -> String {
     page += "\n# Types\n";
     for (name, schema) in types {
         let section = fields("field", &schema);
-        let section = if section.is_empty() { format!("\n{}\n", kind(&shown(&schema))) } else { section };
+        let section = if section.is_empty() { format!("\n{}\n", kind(&schema_value(&schema))) } else { section };
         page += &format!("\n## {name}\n{section}");
     }
     page
@@ -171,19 +171,19 @@ fn events() -> [MethodEvent; 5] {
         (RECALLED_EVENT, "Messages for this identity were recalled.", RecalledEvent::schema(), RecalledEvent::schemas),
         (
             DISCONNECT_EVENT,
-            "The gateway ends the connection; do not come back.",
+            "The gateway ends the connection; do not reconnect.",
             Disconnect::schema(),
             Disconnect::schemas,
         ),
     ]
 }
 
-fn shown(schema: &RefOr<Schema>) -> Value {
+fn schema_value(schema: &RefOr<Schema>) -> Value {
     value_of(schema)
 }
 
 fn fields(title: &str, schema: &RefOr<Schema>) -> String {
-    let schema = shown(schema);
+    let schema = schema_value(schema);
     let Some(properties) = schema["properties"].as_object().filter(|properties| !properties.is_empty()) else {
         return String::new();
     };

@@ -41,7 +41,8 @@ pub struct CertificateStatus {
 
 /// `agent.md` was taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AgentMdKept {
+#[schema(as = AgentMdKept)]
+pub struct AgentMdDigest {
     pub ok: bool,
     pub aid: String,
     /// Of the text, in hexadecimal.

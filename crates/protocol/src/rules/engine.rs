@@ -142,7 +142,7 @@ macro_rules! engine_rules {
         StoreServed "store-served" StateConflict "A running server uses the store.",
             hint: Some("stop the server, or verify a copy: `ostler backup --no-workspaces FILE`, `ostler restore FILE --data-dir COPY`, then `ostler verify --data-dir COPY`");
         StoreCorrupt "store-corrupt" InfraFailed "A stored row cannot be read.",
-            hint: Some("stop the server and run `ostler verify`; docs/operating.md tells how to restore a backup");
+            hint: Some("stop the server and run `ostler verify`; docs/operating.md describes how to restore a backup");
         StoreFailed "store-failed" InfraFailed "The store failed.", is_store_fault: true,
             hint: Some("the server's log has the cause under the trace id");
         StoreDiskFull "store-disk-full" InfraFailed "The disk of the store is full.", is_store_fault: true,
@@ -207,6 +207,6 @@ macro_rules! engine_rules {
         Namespaces "namespaces" InfraFailed "The namespaces of the backend could not be set up.";
         Guard "guard" InfraFailed "The guard of the backend failed.";
         Start "start" InfraFailed "The program of the backend did not start.",
-            hint: Some("check that the agent's program is installed on the server, and where its profile or config says");
+            hint: Some("check that the agent's program is installed on the server, at the path in its profile or config");
     } };
 }

@@ -85,7 +85,7 @@ macro_rules! kernel_rules {
         SecretScopeSize "secret-scope-size" SchemaInvalid "The secret scope has too many credentials.";
         SecretScopeTool "secret-scope-tool" TenantPolicyDenied "The credential of a tool is not on the allow-list of this server.",
             hint: Some("the operator lists the tools in `policy.tool_credentials` of the server's config");
-        SecretScopeProfile "secret-scope-profile" TenantPolicyDenied "The run carries the credential of another profile than its own.";
+        SecretScopeProfile "secret-scope-profile" TenantPolicyDenied "The run has the credential of a profile other than its own.";
         SecretScopeName "secret-scope-name" TenantPolicyDenied "The reference to a secret does not have the required name.";
         SecretScopeKey "secret-scope-key" TenantPolicyDenied "The reference to a secret names a key that is not allowed.";
         SecretScopeKeysMissing "secret-scope-keys-missing" SecretUnavailable "The reference to a secret lacks keys that the profile needs.",
@@ -134,7 +134,7 @@ macro_rules! kernel_rules {
         WorkspaceGitUrl "workspace-git-url" SchemaInvalid "The address of the repository is not a URL of a supported form.",
             hint: Some("use a URL such as https://host.example/owner/repository.git; docs/workspaces.md has the forms");
         WorkspaceGitUrlCredential "workspace-git-url-credential" SchemaInvalid "The address of the repository contains a credential.",
-            hint: Some("leave the credential out of the URL; docs/workspaces.md tells where to store it");
+            hint: Some("leave the credential out of the URL; docs/workspaces.md describes where to store it");
         WorkspaceGitProtocol "workspace-git-protocol" TenantPolicyDenied "The protocol of the repository's address is not allowed.",
             hint: Some("the operator lists the protocols in `workspaces.git_protocols` of the server's config");
         WorkspaceGitCredential "workspace-git-credential" SecretUnavailable "The credential for the repository is missing or was rejected.",
@@ -256,7 +256,7 @@ macro_rules! kernel_rules {
         PermissionIdUsed "permission-id-used" SchemaInvalid "The id of the permission request was used before.";
         PermissionsOpen "permissions-open" StateConflict "Open permission requests must be answered first.",
             hint: Some("`ostler approve` or `ostler deny` answers them");
-        PermissionNever "permission-never" PermissionDenied "The run's policy is never to ask for permission.",
+        PermissionNever "permission-never" PermissionDenied "The policy of the run allows no permission requests.",
             hint: Some("with `ostler run --approval on-request` such a request waits for your answer");
         PermissionUnknown "permission-unknown" StateConflict "The session has no such permission request, or the requests are of different turns.";
         PermissionTwice "permission-twice" StateConflict "A permission request is answered twice.";
@@ -269,7 +269,7 @@ macro_rules! kernel_rules {
         PermissionForbidden "permission-forbidden" Forbidden "The permission strategy does not let this caller answer the request.",
             hint: Some("`details.reason` names the condition; the caller may still cancel the run");
         PermissionDigest "permission-digest" StateConflict "The digest is not that of the action which would run.",
-            hint: Some("look at the request again: the action has changed since it was shown");
+            hint: Some("read the request again: the action has changed since then");
 
         // Provider profiles and their credentials.
         ProfileUnknown "profile-unknown" NotFound "There is no such profile.",

@@ -349,7 +349,7 @@ mod tests {
             .collect()
     }
 
-    fn shown(events: Vec<(u128, EventType, Value)>) -> Vec<(i64, String)> {
+    fn displayed_texts(events: Vec<(u128, EventType, Value)>) -> Vec<(i64, String)> {
         let messages = fold(&numbered(events), |_| None);
         messages
             .into_iter()
@@ -386,7 +386,7 @@ mod tests {
             answer(1, ""),
         ];
         let expected = [(1, "one"), (4, "half"), (5, "left"), (6, "whole")];
-        assert_eq!(shown(events), expected.map(|(seq, text)| (seq, text.to_owned())));
+        assert_eq!(displayed_texts(events), expected.map(|(seq, text)| (seq, text.to_owned())));
     }
 
     #[test]
@@ -398,7 +398,10 @@ mod tests {
             phase(1, PHASE_ATTEMPT_RESTARTED),
             answer(1, "whole"),
         ];
-        assert_eq!(shown(events), [(1, "one".to_owned()), (3, "another turn's".to_owned()), (5, "whole".to_owned())]);
+        assert_eq!(
+            displayed_texts(events),
+            [(1, "one".to_owned()), (3, "another turn's".to_owned()), (5, "whole".to_owned())]
+        );
     }
 
     #[test]

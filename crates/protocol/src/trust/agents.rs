@@ -70,7 +70,7 @@ impl Agent {
 
     /// The manifest as it was checked when it was stored.
     pub fn manifest(&self) -> Result<Option<Checked>, Failure> {
-        self.capability_manifest.as_ref().map(|text| Checked::shown(text.as_str())).transpose()
+        self.capability_manifest.as_ref().map(|text| Checked::reformatted(text.as_str())).transpose()
     }
 }
 
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for SavedAgent {
     /// A manifest stays text, and serde reads no text from what it flattens; so the answer is read once for each part.
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Beside {
+        struct SaveOutcome {
             warnings: Vec<Warning>,
             #[serde(default)]
             manifest_changed: bool,
@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for SavedAgent {
         }
         let text = RawJson::deserialize(input)?;
         let agent = serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
-        let Beside { warnings, manifest_changed, breaking, scopes_requiring_reauth } =
+        let SaveOutcome { warnings, manifest_changed, breaking, scopes_requiring_reauth } =
             serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
         Ok(Self { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth })
     }

@@ -27,7 +27,8 @@ pub const RECEIPT_BYTES_MAX: usize = 1024 * 1024;
 /// What a person did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+#[schema(as = Act)]
+pub enum ReceiptAction {
     /// The relation began.
     Established,
     /// Answered to a manifest.
@@ -67,7 +68,7 @@ pub struct Receipt {
     pub agent_id: AgentId,
     pub agent_name: String,
     pub agent_owner_id: String,
-    pub act: Act,
+    pub act: ReceiptAction,
     /// The manifest that the answers are about.
     pub manifest_version: i64,
     pub manifest_hash: String,
@@ -102,46 +103,46 @@ impl Default for Head {
 /// What a receipt contains besides the relation itself.
 pub struct ReceiptNote {
     pub id: ReceiptId,
-    pub act: Act,
+    pub act: ReceiptAction,
     pub used: Option<UseScope>,
 }
 
 /// The words that a person had before their eyes.
-pub enum Words<'a> {
+pub enum ConsentTexts<'a> {
     /// Those of the manifest that they answer to.
-    Shown { manifest: &'a Manifest, language: Language },
+    Displayed { manifest: &'a Manifest, language: Language },
     /// Those that they were shown before. Of a scope that they had never answered, those of the current manifest.
-    Kept { before: &'a Receipt, manifest: Option<&'a Manifest> },
+    Recorded { before: &'a Receipt, manifest: Option<&'a Manifest> },
 }
 
-impl Words<'_> {
+impl ConsentTexts<'_> {
     fn language(&self) -> Language {
         match self {
-            Self::Shown { language, .. } => *language,
-            Self::Kept { before, .. } => before.language,
+            Self::Displayed { language, .. } => *language,
+            Self::Recorded { before, .. } => before.language,
         }
     }
 
     fn of(&self, id: &str) -> Option<ScopeText> {
         let (before, manifest) = match self {
-            Self::Shown { manifest, .. } => (None, Some(*manifest)),
-            Self::Kept { before, manifest } => (before.scopes.iter().find(|scope| scope.id == id), *manifest),
+            Self::Displayed { manifest, .. } => (None, Some(*manifest)),
+            Self::Recorded { before, manifest } => (before.scopes.iter().find(|scope| scope.id == id), *manifest),
         };
-        let kept = before.map(|ReceiptScope { label, description, .. }| ScopeText {
+        let recorded = before.map(|ReceiptScope { label, description, .. }| ScopeText {
             label: label.clone(),
             description: description.clone(),
         });
         let declared = || manifest?.permission_scopes.iter().find(|scope| scope.id == id);
-        kept.or_else(|| scope_text(declared()?, self.language()))
+        recorded.or_else(|| scope_text(declared()?, self.language()))
     }
 }
 
 impl Receipt {
     /// Writes down what a relation has become.
-    pub fn write(head: &Head, note: ReceiptNote, relation: &Relation, words: &Words<'_>) -> Self {
+    pub fn write(head: &Head, note: ReceiptNote, relation: &Relation, texts: &ConsentTexts<'_>) -> Self {
         let ReceiptNote { id, act, used } = note;
         let answered = |(id, answer): (&String, &Answer)| {
-            let ScopeText { label, description } = words.of(id).unwrap_or_default();
+            let ScopeText { label, description } = texts.of(id).unwrap_or_default();
             let (granted, sensitivity, once, expires_at) = match answer {
                 Answer::Granted { sensitivity, once, expires_at } => (true, Some(*sensitivity), *once, *expires_at),
                 Answer::Denied => (false, None, false, None),
@@ -160,7 +161,7 @@ impl Receipt {
             act,
             manifest_version: relation.consented.version,
             manifest_hash: relation.consented.hash.clone(),
-            language: words.language(),
+            language: texts.language(),
             scopes: relation.answers.iter().map(answered).collect(),
             used_scope,
             call_id,
@@ -215,14 +216,14 @@ impl ReceiptVerifier {
         let named = Some(receipt.id.to_string());
         let head = self.heads.entry(receipt.user_id.clone()).or_default();
         if receipt.seq != head.seq + 1 {
-            let reason = format!("its number is {}, and {} comes next", receipt.seq, head.seq + 1);
+            let reason = format!("its number is {}, but {} is next", receipt.seq, head.seq + 1);
             return Err(broken(named, reason));
         }
         if receipt.previous_hash != head.hash {
             return Err(broken(named, "it does not follow the receipt before it".into()));
         }
         if receipt.hash != hash {
-            return Err(broken(named, "what it says is not what was hashed".into()));
+            return Err(broken(named, "its content does not match its hash".into()));
         }
         *head = receipt.head();
         Ok(())
@@ -295,9 +296,9 @@ mod tests {
         for number in 1..=receipts {
             let relation = relation(user_id, number as i64);
             let id = ReceiptId::new(Uuid::from_u128(number));
-            let note = ReceiptNote { id, act: Act::Consented, used: None };
-            let words = Words::Shown { manifest: &seen.manifest, language: Language::Zh };
-            let receipt = Receipt::write(&head, note, &relation, &words);
+            let note = ReceiptNote { id, act: ReceiptAction::Consented, used: None };
+            let texts = ConsentTexts::Displayed { manifest: &seen.manifest, language: Language::Zh };
+            let receipt = Receipt::write(&head, note, &relation, &texts);
             head = receipt.head();
             lines.push(serde_json::to_string(&receipt).unwrap());
         }
@@ -328,9 +329,9 @@ mod tests {
         let now = serde_json::json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [],
             "permission_scopes": [{"id": "clipboard:read", "label_i18n_key": "a.b", "sensitivity": "medium"}]});
         let now = Checked::read(&now.to_string()).unwrap();
-        let note = ReceiptNote { id: before.id, act: Act::Narrowed, used: None };
-        let words = Words::Kept { before: &before, manifest: Some(&now.manifest) };
-        let receipt = Receipt::write(&before.head(), note, &relation, &words);
+        let note = ReceiptNote { id: before.id, act: ReceiptAction::Narrowed, used: None };
+        let texts = ConsentTexts::Recorded { before: &before, manifest: Some(&now.manifest) };
+        let receipt = Receipt::write(&before.head(), note, &relation, &texts);
         let labels: Vec<_> = receipt.scopes.iter().map(|scope| scope.label.as_str()).collect();
         assert_eq!((receipt.language, labels), (Language::Zh, vec!["读取剪贴板", "", "读取位置"]));
     }

@@ -239,17 +239,17 @@ impl Git<'_> {
 
     /// The failure for git's error output. Only failures that a retry could fix are retryable.
     fn refused(&self, verb: &str, log: &str) -> Failure {
-        let says = |words: &[&str]| words.iter().any(|word| log.contains(word));
-        if says(&["couldn't find remote ref", "not our ref", "Needed a single revision"]) {
+        let log_has = |words: &[&str]| words.iter().any(|word| log.contains(word));
+        if log_has(&["couldn't find remote ref", "not our ref", "Needed a single revision"]) {
             return unknown();
         }
         let denied = ["Authentication failed", "could not read Username", "could not read Password"];
         // Without a credential it is reported like any other failed connection.
-        if self.credential.is_some() && says(&denied) {
-            let message = "the repository wants another credential";
+        if self.credential.is_some() && log_has(&denied) {
+            let message = "the repository requires another credential";
             return Failure::rule(Rule::WorkspaceGitCredential, message);
         }
-        if says(&["transport '"]) && says(&["not allowed"]) {
+        if log_has(&["transport '"]) && log_has(&["not allowed"]) {
             let message = "this protocol is not allowed";
             return Failure::rule(Rule::WorkspaceGitProtocol, message);
         }
@@ -301,7 +301,7 @@ fn failed(message: &str) -> Failure {
     Failure::rule(Rule::WorkspaceGit, message)
 }
 
-/// Names git if it is missing: the system's error only says that there is no such file.
+/// Names git if it is missing: the system's error only reports that there is no such file.
 fn not_started(error: &std::io::Error) -> Failure {
     match git_missing() {
         Some(why) => Failure::rule(Rule::WorkspaceGitMissing, why),
@@ -313,7 +313,7 @@ fn unknown() -> Failure {
     Failure::rule(Rule::WorkspaceGitCommit, "the repository has no such commit, branch or tag")
 }
 
-/// The names that a ref may have at its server, the most important first, as git itself looks them up. A name with `^{}` stands
+/// The names that a ref may have at its server, the most important first, as git itself looks them up. A name with `^{}` is used
 /// for the commit of an annotated tag.
 fn full_names(name: &str) -> Vec<String> {
     match name {

@@ -37,13 +37,13 @@ impl Route {
             ("ssh", Some(address)) => Self { url, ssh: Some(ssh(server, *address)), setting: None },
             // git's own protocol has no setting for addresses, so the URL gets the address.
             ("git", Some(address)) => {
-                let (host, rest) = (shown(*address), &url[wanted.path_start()..]);
+                let (host, rest) = (host_of_address(*address), &url[wanted.path_start()..]);
                 Self { url: format!("git://{host}:{}{rest}", server.port()), ..Self::default() }
             }
             // A URL with an address needs no pin; the address was checked.
             _ if server.host.parse::<IpAddr>().is_ok() => Self { url, ..Self::default() },
             _ => {
-                let addresses: Vec<_> = addresses.into_iter().map(shown).collect();
+                let addresses: Vec<_> = addresses.into_iter().map(host_of_address).collect();
                 let pin = format!("http.curloptResolve={}:{}:{}", server.host, server.port(), addresses.join(","));
                 Self { url, setting: Some(pin), ssh: None }
             }
@@ -63,7 +63,7 @@ fn ssh(server: &GitServer, address: IpAddr) -> String {
     )
 }
 
-fn shown(address: IpAddr) -> String {
+fn host_of_address(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),

@@ -188,7 +188,7 @@ fn result_of(called: &CalledTool) -> Value {
     }
 }
 
-/// Says with which arguments the call was executed, if a person has replaced those that the model sent.
+/// Reports the arguments with which the call was executed, if a person has replaced those that the model sent.
 fn edited_note(called: &CalledTool) -> String {
     let Some(edited) = &called.edited_arguments else { return String::new() };
     let whole = text_of(edited);

@@ -17,7 +17,7 @@ use super::{
 
 const TOKEN: &str = "token-of-this-run";
 
-/// A toolkit that remembers its calls. The name of a tool says what happens.
+/// A toolkit that remembers its calls. The name of a tool determines what happens.
 #[derive(Default)]
 struct PlayedTools {
     calls: Mutex<Vec<(String, String)>>,
@@ -64,6 +64,7 @@ impl TurnToolkit for PlayedTools {
                 edited_arguments: None,
                 delegated_tokens: None,
                 delegated_cost_usd: None,
+                delegated_tool_calls: None,
             })
         };
         let result = match name {

@@ -75,7 +75,7 @@ pub(crate) async fn drive_turn(
     if leave.is_given() {
         return Ok(());
     }
-    let outcome = driver.attend(backend.turn(&turn, sink)).await?;
+    let outcome = driver.run_backend(backend.turn(&turn, sink)).await?;
     if let (Some(changes), Outcome::Left(Ok(_) | Err(TurnAbort::Stopped))) = (changes, &outcome) {
         driver.report_changes(&changes).await;
     }
@@ -178,7 +178,7 @@ impl<'a> TurnDriver<'a> {
     }
 
     /// Runs the backend until it ends the turn, or until there is no point in continuing.
-    async fn attend(&mut self, mut work: BoxFuture<'_, TurnResult>) -> Result<Outcome, Halt> {
+    async fn run_backend(&mut self, mut work: BoxFuture<'_, TurnResult>) -> Result<Outcome, Halt> {
         loop {
             let tick = self.next_tick();
             let event = tokio::select! {
@@ -188,7 +188,7 @@ impl<'a> TurnDriver<'a> {
                 batch = self.side.next_batch(), if self.append.is_none() => DriverEvent::Batch(batch),
                 page = completion(&mut self.poll) => DriverEvent::Page(page),
                 state = completion(&mut self.heartbeat) => DriverEvent::Heartbeat(state),
-                () = self.leave.given(), if !self.is_leaving => DriverEvent::Leaving,
+                () = self.leave.wait(), if !self.is_leaving => DriverEvent::Leaving,
                 () = self.side.stopped(), if self.drop_at.is_none() && !self.is_leaving => DriverEvent::Stopping,
                 () = sleep_until(tick) => DriverEvent::Tick,
             };
@@ -361,7 +361,7 @@ impl<'a> TurnDriver<'a> {
             },
             (Outcome::Left(Ok(end)), None) => end,
             (Outcome::Left(Err(TurnAbort::Stopped)), None) => {
-                TurnEnd::failed(FailureKind::BackendFailed, "the agent stopped without being told to")
+                TurnEnd::failed(FailureKind::BackendFailed, "the backend stopped without a request")
             }
         };
         let mut refusal = match self.append.take() {

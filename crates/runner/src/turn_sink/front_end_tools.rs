@@ -1,5 +1,5 @@
 //! The tools of the front end, for a backend that calls them through the gateway. No call of them is executed here: it is recorded,
-//! the backend gets a result that says so, and the turn ends with the call pending. The next turn brings the result.
+//! the backend gets a result with that fact, and the turn ends with the call pending. The next turn brings the result.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -115,6 +115,7 @@ impl FrontEndTools {
             edited_arguments: None,
             delegated_tokens: None,
             delegated_cost_usd: None,
+            delegated_tool_calls: None,
         }
     }
 

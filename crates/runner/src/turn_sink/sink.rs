@@ -28,7 +28,7 @@ const DECISION_GRACE_MS: u64 = 60_000;
 pub(crate) const NEVER_ASKS: DeclineReason =
     DeclineReason { rule: Some(Rule::PermissionNever), text: "the run's policy is never to ask" };
 pub(crate) const NOT_DISPLAYABLE: DeclineReason =
-    DeclineReason::new("the request does not say what it would do, or is too long to display");
+    DeclineReason::new("the request does not state its action, or is too long to display");
 /// Characters of a declined command that are reported.
 const DECLINED_CHARS_MAX: usize = 300;
 
@@ -220,7 +220,7 @@ impl TurnSink {
     /// Asks for permission. The request is queued when this returns; the decision is awaited on the returned value.
     pub async fn ask_permission(&self, ask: &AskPermission) -> PendingPermission {
         let payload = RawJson::of(ask);
-        let well_formed = matches!(AskPermission::read(&payload), permissions::Asked::Well(_));
+        let well_formed = matches!(AskPermission::read(&payload), permissions::ParsedPermission::Valid(_));
         let (sender, resolved) = oneshot::channel();
         if well_formed {
             self.shared.state().undecided.insert(ask.permission_id, sender);

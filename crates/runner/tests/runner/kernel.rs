@@ -39,11 +39,11 @@ use tokio::{
 };
 use uuid::Uuid;
 
-pub const RUN: u128 = 1;
+pub(crate) const RUN: u128 = 1;
 
 static KERNELS: AtomicU32 = AtomicU32::new(0);
 
-pub struct Kernel {
+pub(crate) struct Kernel {
     number: u32,
     desk: Mutex<Desk>,
     redactor: Redactor,
@@ -56,7 +56,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub fn new(policy: Value) -> Arc<Self> {
+    pub(crate) fn new(policy: Value) -> Arc<Self> {
         let session_id = SessionId::new(Uuid::from_u128(9));
         let mut execution_policy = json!({"sandbox": "read-only", "approval": "never", "timeoutMs": 60_000,
             "network": "enabled", "secretScope": {}});
@@ -82,16 +82,16 @@ impl Kernel {
         })
     }
 
-    pub fn client(self: &Arc<Self>) -> Client {
+    pub(crate) fn client(self: &Arc<Self>) -> Client {
         let kernel = self.clone();
         Client::in_process(Arc::new(move |request| kernel.clone().respond(request).boxed()), None)
     }
 
-    pub fn run_id(&self) -> RunId {
+    pub(crate) fn run_id(&self) -> RunId {
         RunId::new(Uuid::from_u128(RUN))
     }
 
-    pub fn apply(&self, op: Op) -> Result<Reply, Failure> {
+    pub(crate) fn apply(&self, op: Op) -> Result<Reply, Failure> {
         let now = self.now();
         let request =
             operations::Request { session: SessionId::new(Uuid::from_u128(9)), run_id: Some(self.run_id()), op };
@@ -101,7 +101,7 @@ impl Kernel {
     }
 
     /// Submits a command. Commands are numbered from 1.
-    pub fn submit(&self, command_type: CommandType, payload: Value) -> CommandId {
+    pub(crate) fn submit(&self, command_type: CommandType, payload: Value) -> CommandId {
         let number = self.desk().runs[&self.run_id()].commands.len() as u128 + 1;
         let command_id = CommandId::new(Uuid::from_u128(number));
         let command = json!({"commandId": command_id, "runId": self.run_id(), "seq": 0, "type": command_type,
@@ -117,49 +117,49 @@ impl Kernel {
         command_id
     }
 
-    pub fn turn(&self, steps: Value) -> CommandId {
+    pub(crate) fn turn(&self, steps: Value) -> CommandId {
         self.submit(CommandType::Turn, json!({"prompt": json!({"script": steps}).to_string()}))
     }
 
-    pub fn command(&self, id: CommandId) -> Command {
+    pub(crate) fn command(&self, id: CommandId) -> Command {
         (*self.desk().runs[&self.run_id()].commands[&id]).clone()
     }
 
-    pub fn run(&self) -> Run {
+    pub(crate) fn run(&self) -> Run {
         (*self.desk().runs[&self.run_id()].run).clone()
     }
 
-    pub fn leased(&self) -> bool {
+    pub(crate) fn leased(&self) -> bool {
         let now = self.now();
         self.desk().runs[&self.run_id()].live_lease(now).is_some()
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.desk().events.clone()
     }
 
     /// The types of the events that the runner appended for a command.
-    pub fn types(&self, command_id: CommandId) -> Vec<&'static str> {
+    pub(crate) fn types(&self, command_id: CommandId) -> Vec<&'static str> {
         let of_runner = |e: &&Event| e.command_id == Some(command_id) && e.event_type != EventType::UserMessage;
         self.events().iter().filter(of_runner).map(|e| e.event_type.as_str()).collect()
     }
 
-    pub fn permissions(&self) -> Vec<PermissionRequest> {
+    pub(crate) fn permissions(&self) -> Vec<PermissionRequest> {
         self.desk().runs[&self.run_id()].permissions.values().map(|p| (**p).clone()).collect()
     }
 
-    pub fn answer_permission(&self, permission_id: PermissionId, option_id: &str, digest: &str) {
+    pub(crate) fn answer_permission(&self, permission_id: PermissionId, option_id: &str, digest: &str) {
         let (choice, digest) = (Choice::Option(option_id.to_owned()), Some(digest.to_owned()));
         let voter = Voter { principal: "me".into(), client: None, is_local: true };
         self.apply(Op::AnswerPermission(Box::new(AnswerPermissionOp { permission_id, choice, digest, voter })))
             .unwrap();
     }
 
-    pub async fn until(&self, holds: impl Fn(&Self) -> bool) {
+    pub(crate) async fn until(&self, holds: impl Fn(&Self) -> bool) {
         self.until_within(Duration::from_secs(120), holds).await;
     }
 
-    pub async fn until_within(&self, limit: Duration, holds: impl Fn(&Self) -> bool) {
+    pub(crate) async fn until_within(&self, limit: Duration, holds: impl Fn(&Self) -> bool) {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
@@ -341,15 +341,15 @@ impl Kernel {
     }
 }
 
-pub fn payload(event: &Event) -> Value {
+pub(crate) fn payload(event: &Event) -> Value {
     RawJson::parse(event.payload.as_deref().unwrap_or("null").to_owned()).unwrap().to_value()
 }
 
-pub fn is_running(kernel: &Kernel, id: CommandId) -> bool {
+pub(crate) fn is_running(kernel: &Kernel, id: CommandId) -> bool {
     kernel.command(id).state == CommandState::Running
 }
 
-pub fn of_type(kernel: &Kernel, event_type: EventType) -> Vec<Value> {
+pub(crate) fn of_type(kernel: &Kernel, event_type: EventType) -> Vec<Value> {
     kernel.events().iter().filter(|e| e.event_type == event_type).map(payload).collect()
 }
 

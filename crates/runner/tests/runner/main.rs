@@ -1,5 +1,5 @@
 //! The runner against the pure kernel: what it writes, in how many calls, and how it stops.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
 
 mod acp;
 mod front_end;

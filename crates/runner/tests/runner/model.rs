@@ -23,7 +23,7 @@ use crate::kernel::{Kernel, of_type};
 const LATER_MS: u64 = 20;
 const KEY: &str = "planted-key-of-the-model";
 
-pub fn environment(base_url: String) -> BackendEnvironment {
+pub(crate) fn environment(base_url: String) -> BackendEnvironment {
     let retry_policy = RetryPolicy { later_ms: LATER_MS, ..RetryPolicy::default() };
     BackendEnvironment {
         retry_policy,
@@ -38,7 +38,7 @@ fn home_with(auth: &str) -> TempDir {
     home
 }
 
-pub fn start(kernel: &Arc<Kernel>, environment: BackendEnvironment) -> JoinHandle<RunnerOutcome> {
+pub(crate) fn start(kernel: &Arc<Kernel>, environment: BackendEnvironment) -> JoinHandle<RunnerOutcome> {
     let order = RunnerOrder::resident(kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
     tokio::spawn(run(order, kernel.client()))
 }

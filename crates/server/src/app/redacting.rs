@@ -28,7 +28,7 @@ impl App {
         match self.redactor.redact(text) {
             Cow::Borrowed(_) => Ok(text),
             Cow::Owned(_) => {
-                let message = format!("{field} looks like a credential; what is named here is kept and shown");
+                let message = format!("{field} looks like a credential; its value is stored and shown");
                 Err(Failure::invalid(Rule::NameCredential, message).detail("field", field))
             }
         }

@@ -58,7 +58,7 @@ fn is_within(then: Timestamp, age: SignedDuration, now: Timestamp) -> bool {
 }
 
 impl CachedKeySet {
-    /// `Err` says what is wrong with the configuration.
+    /// `Err` names the problem of the configuration.
     pub(super) fn of(section: &IssuerSection) -> Result<Self, String> {
         let source = match (&section.jwks_url, &section.jwks_file) {
             (Some(url), None) => KeySource::Url(http_client(url)?, url.clone()),

@@ -1,5 +1,5 @@
 //! `ostler backup`. Files are copied before the moment of the store's rows, and those that changed once more after it: so a file
-//! that a row refers to is in the backup even if it is created or deleted meanwhile.
+//! that a row refers to is in the backup even if it is created or deleted during the backup.
 
 use std::{
     collections::HashMap,

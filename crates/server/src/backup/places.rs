@@ -14,7 +14,7 @@ use crate::{
 /// A file or directory that belongs to a backup.
 #[derive(Clone, Debug)]
 pub(super) struct BackupPlace {
-    /// Its name in the data directory, whatever the configuration says.
+    /// Its name in the data directory, independent of the configuration.
     pub name: &'static str,
     pub path: PathBuf,
     /// Backends write there.

@@ -1,4 +1,4 @@
-//! `ostler restore`. The whole backup is checked before anything is written. A marker in the data directory says that it is not
+//! `ostler restore`. The whole backup is checked before anything is written. A marker in the data directory shows that it is not
 //! complete, until everything is written, durable and verified.
 
 use std::{

@@ -27,7 +27,7 @@ impl Environment {
     }
 
     /// The variables that are no longer in the process's environment.
-    pub fn taken(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
+    pub fn taken_variables(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
         self.0.iter()
     }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Environment {
 
 /// Adds `PGPASSWORD` to a URL without a password, if it is no longer in the process's environment, where sqlx would find it.
 pub(super) fn with_password(url: String, environment: &Environment) -> String {
-    let Some((_, password)) = environment.taken().find(|(name, _)| *name == "PGPASSWORD") else { return url };
+    let Some((_, password)) = environment.taken_variables().find(|(name, _)| *name == "PGPASSWORD") else { return url };
     let Some(password) = password.to_str() else { return url };
     let (address, query) = url.split_once('?').unwrap_or((&url, ""));
     let authority = address.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(rest));

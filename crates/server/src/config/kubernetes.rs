@@ -61,7 +61,7 @@ pub struct KubernetesSection {
     pub request_timeout_ms: u64,
     /// How often every started Job is compared with the cluster, whatever the watches have reported.
     pub resync_ms: u64,
-    /// A pod that does not run after this long is deleted, and the start of its job counts as failed.
+    /// A pod that does not run after this long is deleted, and the start of its job counts as failed. So does a start that still exceeds a quota.
     pub start_timeout_ms: u64,
     /// How long a pod may take to end after SIGTERM, in seconds.
     pub grace_s: u32,
@@ -76,7 +76,7 @@ pub struct KubernetesSection {
     /// The size of a volume claim, in the cluster's notation.
     pub storage_size: String,
     /// Requests and limits of pods by profile: `[kubernetes.resources.NAME]`, in the environment a JSON object. The name
-    /// `default` stands for all other profiles.
+    /// `default` means all other profiles.
     pub resources: BTreeMap<String, PodResources>,
 }
 

@@ -35,9 +35,8 @@ pub struct LimitsSection {
     pub work_per_caller_bytes_max: usize,
     /// Maximum number of open WebSockets; each also counts as a connection.
     pub sockets_max: usize,
-    /// Maximum number of WebSockets that have not authenticated yet. A connection of the mesh has 30 s to do
-    /// so, and 5 s while half of this number is in use. A further connection closes the oldest silent one of
-    /// the address that has the most.
+    /// Maximum number of WebSockets that have not authenticated yet. While half of this number is in use, each
+    /// has 5 s to do so. A further connection closes the oldest silent one of the address that has the most.
     pub sockets_fresh_max: usize,
     /// Maximum number of WebSockets from one address that have not authenticated yet. Behind a proxy, all
     /// connections have the proxy's address.
@@ -50,8 +49,8 @@ pub struct LimitsSection {
     pub socket_ping_ms: u64,
     /// A WebSocket is closed when nothing was received from its client for this long.
     pub socket_dead_ms: u64,
-    /// Time for a connection of the mesh to respond to a probe when a new connection arrives for the same
-    /// device and slot; otherwise it is closed.
+    /// Time for a connection to respond to a probe when a new connection arrives for its place; otherwise it is
+    /// closed.
     pub socket_probe_ms: u64,
     /// How often the caller of an open WebSocket is authenticated again; the WebSocket is closed if that fails.
     pub socket_readmit_ms: u64,

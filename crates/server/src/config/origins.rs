@@ -4,7 +4,7 @@ use ostler_protocol::{Failure, Rule};
 
 use super::places::KEY;
 
-/// An allowed origin that stands for every one, except for pages that have none.
+/// An allowed origin that matches every one, except for pages that have none.
 pub(crate) const EVERY_ORIGIN: &str = "*";
 
 /// An origin is compared letter by letter with what a browser sends: scheme, host and port, no path, and no pattern except

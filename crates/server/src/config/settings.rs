@@ -68,7 +68,7 @@ pub fn explain(file: Option<&Path>, overrides: Overrides, sections: &[SectionTyp
         };
         // An unset data directory has a default that depends on the environment.
         let found = || config.data_dir().ok().map(|dir| dir.display().to_string().into());
-        let value = if key.name == DATA_DIR { found().unwrap_or(value) } else { shown(value) };
+        let value = if key.name == DATA_DIR { found().unwrap_or(value) } else { redact_value(value) };
         Setting { key: key.name, value, origin }
     });
     Ok(explained.collect())
@@ -105,7 +105,7 @@ fn at<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 }
 
 /// Redacts the value: it may contain a credential, whatever its key is called.
-fn shown(value: Value) -> Value {
+fn redact_value(value: Value) -> Value {
     match value {
         Value::String(text) => Redactor::new(&[]).redact(&text).into_owned().into(),
         other => {

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::places::KEY;
 
-/// Stands for all configured tools except those that the operator has to name.
+/// Means all configured tools except those that the operator has to name.
 pub const ALL_TOOLS: &str = "*";
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -4,8 +4,9 @@ use ostler_protocol::{
     Failure,
     capabilities::{self, Capability, Toggles},
 };
+use ostler_store::kernel::erasures::SessionTables;
 
-use super::{Chore, Dialect, Holding, Opening, PersonNotice, RetentionStep, States, Topic};
+use super::{Chore, Dialect, Erasure, Holding, Opening, PersonNotice, RetentionStep, States, Topic};
 use crate::{
     app::App,
     auth::TokenKind,
@@ -69,6 +70,15 @@ impl Dialects {
         holdings::ENGINE.iter().chain(self.iter().flat_map(|dialect| dialect.holdings))
     }
 
+    /// The tables from which the erasure of a session deletes rows.
+    pub(crate) fn session_tables(&self) -> SessionTables {
+        let erased = |erasure| {
+            let holdings = self.holdings().filter(move |holding| holding.erasure == erasure);
+            holdings.filter_map(|holding| holding.location.table()).collect()
+        };
+        SessionTables { by_run: erased(Erasure::OfRuns), by_session: erased(Erasure::OfSession) }
+    }
+
     /// How their nouns are removed when they are older than their limits.
     pub fn retention_steps(&self) -> impl Iterator<Item = &RetentionStep> {
         self.iter().flat_map(|dialect| &dialect.retention)
@@ -76,8 +86,11 @@ impl Dialects {
 
     /// Name, type, labels and meaning of every metric of a server with these dialects.
     pub fn metrics(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &'static str)> {
-        let rows = self.iter().flat_map(|dialect| &dialect.metrics);
-        metrics::NAMES.iter().copied().chain(rows.map(|metric| (metric.name, metric.kind, metric.labels, metric.help)))
+        let of_engine = metrics::ENGINE_METRICS.iter();
+        let of_dialects = self.iter().flat_map(|dialect| &dialect.metrics);
+        of_engine
+            .map(|metric| (metric.name, metric.kind, metric.labels, metric.help))
+            .chain(of_dialects.map(|metric| (metric.name, metric.kind, metric.labels, metric.help)))
     }
 
     pub(crate) fn tokens(&self) -> Vec<TokenKind> {

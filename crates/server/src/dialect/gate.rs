@@ -10,7 +10,7 @@ use crate::config::Config;
 /// How the gate treats requests to the routes of a dialect.
 #[derive(Debug)]
 pub struct GateRules {
-    /// Whether this Host header, with its port, names the server. Asked while the server listens on loopback, and in place of
+    /// Whether this Host header, with its port, names the server. Called while the server listens on loopback, and in place of
     /// the engine's rule; on shared paths, beside it. A page whose origin is one of these hosts is the server's own. `None`: the engine's rule applies, and
     /// no page is the server's own.
     pub names_server: Option<fn(&Config, &str) -> bool>,

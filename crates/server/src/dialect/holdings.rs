@@ -29,7 +29,7 @@ pub enum ConfiguredPlace {
     DataDir,
     /// In this place instead, by a setting.
     At(PathBuf),
-    /// Where a backup does not copy it from: the text says what is where, and by which setting.
+    /// Where a backup does not copy it from: the text names what is where, and by which setting.
     Elsewhere(String),
 }
 
@@ -48,7 +48,7 @@ pub enum Backup {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Retention {
-    /// Kept until it is deleted by a request.
+    /// Kept until it is deleted by a request, or for ever if no request deletes it.
     Kept,
     /// Deleted by the server some time after it has ended or was last used.
     Expires,
@@ -62,12 +62,24 @@ pub enum Retention {
 pub enum Erasure {
     /// Holds nothing of a session or person that could be erased.
     Untouched,
-    /// Deleted when its session is erased.
+    /// The erasure of a session deletes the rows with its `session_id`.
+    OfSession,
+    /// The erasure of a session deletes the rows with the `run_id` of one of its runs.
+    OfRuns,
+    /// Deleted when its session is erased or soon after, by code of its own or by a trigger.
     WithSession,
-    /// Its contents are deleted, digests remain.
+    /// The contents are deleted when the session is erased. Digests and counts remain.
     ContentsOnly,
     /// Deleted when the person, agent or identity that it belongs to is removed.
     WithOwner,
+    /// Stays when the person, agent or identity that it belongs to is removed: as a row that is marked as ended, or until it expires.
+    OutlivesOwner,
+}
+
+impl Location {
+    pub fn table(self) -> Option<&'static str> {
+        if let Self::Table(name) = self { Some(name) } else { None }
+    }
 }
 
 impl Holding {

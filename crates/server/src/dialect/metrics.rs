@@ -1,10 +1,8 @@
 //! Metrics of a dialect.
 
-use std::fmt::Write as _;
-
 use futures_util::future::BoxFuture;
 
-use crate::app::App;
+use crate::{app::App, metrics::Samples};
 
 /// A metric, and how its current samples are read.
 #[derive(Clone, Copy)]
@@ -46,21 +44,5 @@ impl Metric {
         read: fn(App) -> BoxFuture<'static, Option<i64>>,
     ) -> Self {
         Self { name, kind: "gauge", labels: "", help, read: MetricRead::Store(read) }
-    }
-}
-
-/// Writes the samples of one metric.
-pub struct Samples<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) out: &'a mut String,
-}
-
-impl Samples<'_> {
-    pub fn add(&mut self, value: i64) {
-        let _ = writeln!(self.out, "{} {value}", self.name);
-    }
-
-    pub fn add_labelled(&mut self, label: &str, label_value: &str, value: u64) {
-        let _ = writeln!(self.out, "{}{{{label}=\"{label_value}\"}} {value}", self.name);
     }
 }

@@ -1,7 +1,7 @@
 //! The topics for which servers of one store wake each other. A wake-up is a hint: it may be lost, so every waiting task also
 //! reads the store from time to time.
 
-use ostler_store::wakeups::FormerWord;
+use ostler_store::wakeups::LegacyWord;
 
 use crate::{app::App, net::sockets::Frame};
 
@@ -19,12 +19,12 @@ pub struct Topic {
     /// Another server sends a frame to this key's connections.
     pub receive: fn(&App, &str, Frame),
     /// The key, if a word of the former format belongs to this topic.
-    pub former: fn(&FormerWord) -> Option<String>,
+    pub legacy: fn(&LegacyWord) -> Option<String>,
 }
 
 impl Topic {
     pub const fn new(name: &'static str, wake: fn(&App, &str), wake_all: fn(&App)) -> Self {
-        Self { name, is_urgent: false, wake, wake_all, receive: |_, _, _| {}, former: |_| None }
+        Self { name, is_urgent: false, wake, wake_all, receive: |_, _, _| {}, legacy: |_| None }
     }
 
     pub const fn urgent(self) -> Self {
@@ -49,7 +49,7 @@ impl Topic {
         }
     }
 
-    pub const fn former(self, former: fn(&FormerWord) -> Option<String>) -> Self {
-        Self { former, ..self }
+    pub const fn legacy(self, legacy: fn(&LegacyWord) -> Option<String>) -> Self {
+        Self { legacy, ..self }
     }
 }

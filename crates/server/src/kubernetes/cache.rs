@@ -53,6 +53,8 @@ struct SeenJob {
     facts: JobFacts,
     /// When this server first saw its end. Not the time of the end itself, which is one of another clock.
     end_seen_at: Option<Instant>,
+    /// Its Secret is known to exist.
+    has_secret: bool,
 }
 
 impl SeenJob {
@@ -60,7 +62,7 @@ impl SeenJob {
         let before = before.filter(|before| before.facts.uid == facts.uid);
         let first_seen = || before.and_then(|before| before.end_seen_at).unwrap_or_else(Instant::now);
         let end_seen_at = facts.end.as_ref().map(|_| first_seen());
-        Self { facts, end_seen_at }
+        Self { facts, end_seen_at, has_secret: before.is_some_and(|before| before.has_secret) }
     }
 
     fn state(&self, pod: Option<&PodFacts>, now: Timestamp) -> ClusterState {
@@ -162,6 +164,18 @@ impl ClusterCache {
             let job = SeenJob::new(job, before);
             seen.jobs.insert(job.facts.name.as_str().into(), job);
         });
+    }
+
+    /// The Secret of a Job exists.
+    pub fn note_secret(&self, job_name: &str) {
+        if let Some(job) = self.seen.lock().jobs.get_mut(job_name) {
+            job.has_secret = true;
+        }
+    }
+
+    /// Whether this server knows that the Secret of a Job exists.
+    pub fn has_secret(&self, job_name: &str) -> bool {
+        self.seen.lock().jobs.get(job_name).is_some_and(|job| job.has_secret)
     }
 
     pub fn remove_job(&self, name: &str) {
@@ -359,6 +373,20 @@ mod tests {
         assert!(!cache.has_claim(session));
         cache.remove_claim(session);
         assert_eq!(cache.claim(session), None);
+    }
+
+    #[test]
+    fn the_secret_of_a_job_stays_known_until_another_job_has_its_name() {
+        let cache = ClusterCache::default();
+        cache.note_secret("ostler-run-1");
+        cache.put_job(job(1, None));
+        assert!(!cache.has_secret("ostler-run-1"), "the Job was not known then");
+        cache.note_secret("ostler-run-1");
+        cache.put_job(job(1, Some(1)));
+        cache.replace_jobs(vec![job(1, Some(1))]);
+        assert!(cache.has_secret("ostler-run-1"));
+        cache.put_job(JobFacts { uid: "uid-other".into(), ..job(1, None) });
+        assert!(!cache.has_secret("ostler-run-1"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The calls of the API server. Each has a deadline, and fails with an error that says what to do next. Nothing else of this server
+//! The calls of the API server. Each has a deadline, and fails with an error that names the next step. Nothing else of this server
 //! calls it.
 
 use std::{
@@ -54,6 +54,8 @@ pub enum ClusterError {
     Gone,
     /// Repeat the call, not earlier than after this time.
     Later { after: Option<Duration>, message: String },
+    /// The object would exceed a quota of the namespace. Repeat the call when other objects are gone.
+    Quota(String),
     /// Repeating the call does not help: the account may not do it, or the object is not valid.
     Refused(String),
 }
@@ -72,12 +74,13 @@ impl fmt::Display for ClusterError {
             Self::Absent => f.write_str("there is no such object"),
             Self::Gone => f.write_str("the position of the watch is too old"),
             Self::Later { message, .. } => write!(f, "the API server is not available: {message}"),
+            Self::Quota(message) => write!(f, "a quota of the cluster is used up: {message}"),
             Self::Refused(message) => write!(f, "the API server refused the call: {message}"),
         }
     }
 }
 
-/// Whether a failure says that the cluster did not respond or refused a call. The same call may succeed later.
+/// Whether a failure means that the cluster did not respond or refused a call. The same call may succeed later.
 pub fn is_of_cluster(failure: &Failure) -> bool {
     failure.broken_rule() == Some(Rule::ClusterCall)
 }
@@ -108,9 +111,9 @@ pub(super) fn status_error(code: u16, reason: &str, message: &str, retry_after_s
         409 if reason == "AlreadyExists" => ClusterError::Exists,
         409 => ClusterError::Conflict,
         410 => ClusterError::Gone,
-        // The account's token is being replaced, or a quota is used up until other objects are gone.
+        // The account's token is being replaced.
         401 => ClusterError::Later { after: None, message },
-        403 if message.contains(QUOTA_USED_UP) => ClusterError::Later { after: None, message },
+        403 if message.contains(QUOTA_USED_UP) => ClusterError::Quota(message),
         408 | 429 | 500.. => {
             let after = retry_after_s.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()));
             ClusterError::Later { after, message }
@@ -227,7 +230,7 @@ impl Cluster {
         self.call(Right::GetClaims, async { claims.get_opt(name).await }).await
     }
 
-    /// Deletes a claim, with its volume if its class says so. A pod that uses it keeps it until the pod has ended.
+    /// Deletes a claim, with its volume if its class prescribes that. A pod that uses it keeps it until the pod has ended.
     pub async fn delete_claim(&self, name: &str) -> Result<(), ClusterError> {
         let claims = self.api::<PersistentVolumeClaim>();
         let delete = async { claims.delete(name, &DeleteParams::background()).await };
@@ -389,7 +392,7 @@ mod tests {
         assert_eq!(of(409, "Conflict"), ClusterError::Conflict, "a quota that is being changed, for example");
         assert_eq!(of(401, "Unauthorized"), ClusterError::later("why"));
         let quota = "jobs.batch \"n\" is forbidden: exceeded quota: jobs, requested: count/jobs.batch=1";
-        assert_eq!(status_error(403, "Forbidden", quota, None), ClusterError::later(quota));
+        assert_eq!(status_error(403, "Forbidden", quota, None), ClusterError::Quota(quota.into()));
         assert_eq!(of(404, "NotFound"), ClusterError::Absent);
         assert_eq!(of(410, "Expired"), ClusterError::Gone);
         assert_eq!(of(0, "Expired"), ClusterError::Gone);

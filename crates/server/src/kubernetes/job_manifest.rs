@@ -19,7 +19,7 @@ pub(super) const SELECTOR: &str = "app.kubernetes.io/managed-by=ostler";
 /// Labels with the ids of the runner job, its run and its session.
 pub const JOB_LABEL: &str = "ostler.dev/job";
 const RUN_LABEL: &str = "ostler.dev/run";
-pub(super) const SESSION_LABEL: &str = "ostler.dev/session";
+pub(crate) const SESSION_LABEL: &str = "ostler.dev/session";
 /// The label by which the cluster names the Job of a pod.
 pub const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 /// The container of the runner.

@@ -137,7 +137,7 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
 fn why(status: &PodStatus, runner: Option<&ContainerStatus>) -> (Option<String>, Option<String>) {
     let state = runner.and_then(|container| container.state.as_ref());
     if let Some(ended) = state.and_then(|state| state.terminated.as_ref()) {
-        // `Evicted` says more than the `Error` of the container that it ended.
+        // `Evicted` is more specific than the `Error` of the container that it ended.
         let evicted = short(&status.reason);
         // The message is what the runner left, or the end of its log. The cluster's own message must not be taken for that.
         return (evicted.or_else(|| short(&ended.reason)), text(&ended.message));

@@ -37,7 +37,7 @@ const TOOLS: &str = "tool";
 /// The directory of homes, in the data directory.
 pub(super) const HOMES: &str = "homes";
 /// How the names of homes begin that belong to no job. `outside` deletes them.
-pub(super) const OUTSIDE: &str = "outside-";
+pub(super) const STANDALONE_PREFIX: &str = "outside-";
 
 /// The environment of a job's backend. If something is missing, the run's turns fail with the reason. Fails only if the store
 /// does not respond.
@@ -73,7 +73,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     }
     let home = home(app, job.runner_job_id)?;
     let path = home.clone();
-    aside(move || build(&path, &files)).await.map_err(unusable)?;
+    run_blocking(move || build(&path, &files)).await.map_err(unusable)?;
     shared_homes::copy_into(app, &run.tenant_id, &run.backend_profile, &environment.backend, &home).await?;
     Ok(BackendEnvironment { home: Some(home), ..environment })
 }
@@ -104,7 +104,7 @@ pub(super) async fn clear(app: &App, job: &RunnerJob) {
     if !home.exists() {
         return;
     }
-    if let Err(error) = aside(move || directories::remove(&home)).await {
+    if let Err(error) = run_blocking(move || directories::remove(&home)).await {
         tracing::warn!(%error, job = %job.runner_job_id, "an agent's home could not be wiped; the next sweep tries again");
     }
 }
@@ -114,7 +114,7 @@ pub(super) async fn sweep(app: &App) {
     let Ok(homes) = app.config.data_dir().map(|data| data.join(HOMES)) else { return };
     for home in std::fs::read_dir(homes).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let name = home.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(OUTSIDE) {
+        if name.starts_with(STANDALONE_PREFIX) {
             continue;
         }
         let job_id = name.parse::<RunnerJobId>().ok();
@@ -124,7 +124,7 @@ pub(super) async fn sweep(app: &App) {
         };
         // A store that does not respond proves nothing about the runner.
         let in_use = job.map_or(true, |job| job.is_some_and(|job| job.phase == JobPhase::Running));
-        if !in_use && let Err(error) = aside(move || directories::remove(&home)).await {
+        if !in_use && let Err(error) = run_blocking(move || directories::remove(&home)).await {
             tracing::warn!(%error, "a home that was left behind could not be wiped");
         }
     }
@@ -134,7 +134,7 @@ fn home(app: &App, job_id: RunnerJobId) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join(HOMES).join(job_id.to_string()))
 }
 
-pub(super) async fn aside<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?

@@ -2,6 +2,8 @@
 //! `kernel::cluster_launching` decides about each started job; every step can be repeated and can be taken by several servers at
 //! once. A Job outlives the server that created it.
 
+mod clean_up;
+mod places;
 mod pod_contents;
 mod reconcile;
 mod start;
@@ -23,13 +25,9 @@ use crate::{
     recheck::Recheck,
 };
 
-use super::ref_lookups::RefLookups;
+use clean_up::FinishedJobs;
+use places::{STARTS_MAX, StartPlaces};
 use reconcile::Reconciler;
-
-/// A server that has this many starts under way claims no further jobs. Starts that it takes over from other servers come on top.
-const STARTS_MAX: usize = 32;
-/// Starts that wait for the host of a repository are not counted above, up to this many.
-const LOOKUPS_MAX: usize = 64;
 
 /// Runs jobs until the server drains. Their runners continue without it.
 pub(super) async fn run(app: &App) {
@@ -41,7 +39,7 @@ pub(super) async fn run(app: &App) {
 }
 
 async fn run_jobs(app: &App, kubernetes: &Kubernetes) {
-    let mut starting = JoinSet::new();
+    let (mut starts, mut finished_jobs) = (Starts::new(app, kubernetes), FinishedJobs::default());
     let mut reconciler = Reconciler::new(app.clone(), kubernetes.clone());
     let pause = Duration::from_millis(app.config.kubernetes.resync_ms);
     let mut resync = interval_at(Instant::now() + pause, pause);
@@ -51,55 +49,69 @@ async fn run_jobs(app: &App, kubernetes: &Kubernetes) {
     // something has changed while the last claim was short of places, of room in the cluster, or of a response.
     let (mut is_claim_due, mut is_short) = (true, false);
     loop {
-        while starting.try_join_next().is_some() {
+        while starts.tasks.try_join_next().is_some() {
             is_claim_due |= is_short;
         }
         if app.is_draining() {
             break;
         }
         if is_claim_due {
-            let claim = claim(app, kubernetes, free_places(app, starting.len())).await;
+            let claim = claim(app, kubernetes, starts.count_free()).await;
             is_short = claim.is_short;
-            claim.jobs.into_iter().for_each(|job| spawn_start(app, kubernetes, &mut starting, job));
+            finished_jobs.make_room(app, kubernetes, claim.jobs.len());
+            claim.jobs.into_iter().for_each(|job| starts.spawn(job));
             recheck.restart();
         }
         tokio::select! {
             _ = recheck.or_woken(None, app.hub.jobs.notified()) => is_claim_due = true,
             changed = kubernetes.cache.changed() => {
                 let absent = reconciler.look_at(changed.into_iter().collect()).await;
-                absent.into_iter().for_each(|job| spawn_start(app, kubernetes, &mut starting, job));
+                absent.into_iter().for_each(|job| starts.spawn(job));
                 is_claim_due = is_short;
             }
             _ = resync.tick() => {
                 let absent = reconciler.look_at_all().await;
-                absent.into_iter().for_each(|job| spawn_start(app, kubernetes, &mut starting, job));
+                absent.into_iter().for_each(|job| starts.spawn(job));
                 is_claim_due = is_short;
             }
-            Some(_) = starting.join_next(), if starting.len() >= STARTS_MAX => is_claim_due = is_short,
+            Some(_) = starts.tasks.join_next(), if starts.tasks.len() >= STARTS_MAX => is_claim_due = is_short,
             () = app.drained() => break,
             () = app.stopped() => break,
         }
     }
     // A start that is cut off is continued by another server, or by this one after its restart.
-    starting.shutdown().await;
+    starts.tasks.shutdown().await;
 }
 
-/// How many more starts this server takes on.
-fn free_places(app: &App, starting: usize) -> usize {
-    let waiting = app.state::<RefLookups>().waiting().min(LOOKUPS_MAX);
-    STARTS_MAX.saturating_sub(starting.saturating_sub(waiting))
+/// The starts that are under way on this server.
+struct Starts<'a> {
+    app: &'a App,
+    kubernetes: &'a Kubernetes,
+    tasks: JoinSet<()>,
+    places: StartPlaces,
 }
 
-/// Creates the Job of a claimed job in its own task, unless that is under way.
-fn spawn_start(app: &App, kubernetes: &Kubernetes, starting: &mut JoinSet<()>, job: RunnerJob) {
-    let Some(held) = app.in_hand.take_up(job.runner_job_id) else { return };
-    let (app, kubernetes) = (app.clone(), kubernetes.clone());
-    starting.spawn(async move {
-        start::start(&app, &kubernetes, &job).await;
-        drop(held);
-        // It was not looked at while it was in hand.
-        kubernetes.cache.touch(job.runner_job_id);
-    });
+impl<'a> Starts<'a> {
+    fn new(app: &'a App, kubernetes: &'a Kubernetes) -> Self {
+        Self { app, kubernetes, tasks: JoinSet::new(), places: StartPlaces::default() }
+    }
+
+    /// How many more starts this server takes on.
+    fn count_free(&self) -> usize {
+        self.places.count_free(self.app, self.tasks.len())
+    }
+
+    /// Creates the Job of a claimed job in its own task, unless that is under way.
+    fn spawn(&mut self, job: RunnerJob) {
+        let Some(held) = self.app.held_jobs.take_up(job.runner_job_id) else { return };
+        let (app, kubernetes, places) = (self.app.clone(), self.kubernetes.clone(), self.places.clone());
+        self.tasks.spawn(async move {
+            start::start(&app, &kubernetes, &places, &job).await;
+            drop(held);
+            // It was not looked at while it was in hand.
+            kubernetes.cache.touch(job.runner_job_id);
+        });
+    }
 }
 
 /// The jobs of a claim, and whether more may wait that could not be claimed now.
@@ -129,7 +141,6 @@ async fn claim(app: &App, kubernetes: &Kubernetes, places: usize) -> JobClaim {
             if is_short {
                 app.hub.jobs.notify_one();
             }
-            reconcile::clean_up(app, kubernetes, claimed.len()).await;
             JobClaim { jobs: claimed, is_short }
         }
         Err(error) => {

@@ -10,11 +10,10 @@ mod bundles;
 mod ending;
 mod environment;
 mod guard;
-mod hand;
+mod held_jobs;
 pub(crate) mod isolation;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
-pub(crate) mod outside;
 mod places;
 mod process;
 #[cfg(feature = "kubernetes")]
@@ -22,6 +21,7 @@ pub(crate) mod ref_lookups;
 mod resident;
 pub(crate) mod shared_homes;
 pub(crate) mod shell;
+pub(crate) mod standalone;
 pub(crate) mod workspaces;
 
 use std::{sync::Arc, time::Duration};
@@ -49,7 +49,7 @@ use crate::{
     app::App,
     launcher::{
         ending::{Ending, failed},
-        hand::HeldJob,
+        held_jobs::HeldJob,
         places::ResidentJob,
     },
     recheck::Recheck,
@@ -58,7 +58,7 @@ use crate::{
 
 pub(crate) use ending::{STORE_PAUSE, longer};
 pub(crate) use guard::guard;
-pub(crate) use hand::InHand;
+pub(crate) use held_jobs::HeldJobs;
 pub(crate) use places::ResidentPlaces;
 
 /// Maximum number of jobs in one claim.
@@ -109,7 +109,7 @@ pub(crate) async fn run(app: App, router: Router) {
 
 async fn sweep_homes(app: &App) {
     environment::sweep(app).await;
-    outside::sweep(app).await;
+    standalone::sweep(app).await;
 }
 
 async fn run_jobs(app: &App, router: Router, owner: &str) {
@@ -149,7 +149,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
         if is_claim_due && !draining {
             let taken = runners.start_reserved_during(&mut started, take(app, owner, &slots)).await;
             app.places.note_waiting(taken.may_be_more);
-            is_short = taken.may_be_more || app.in_hand.has_unanswered();
+            is_short = taken.may_be_more || app.held_jobs.has_unanswered();
             for (job, slot) in taken.jobs {
                 runners.start_claimed(job, slot);
             }
@@ -188,7 +188,7 @@ struct Runners<'a> {
 impl Runners<'_> {
     /// Starts the runner of a job that was claimed, unless it is in hand already.
     fn start_claimed(&mut self, job: RunnerJob, slot: OwnedSemaphorePermit) {
-        if let Some(held) = self.app.in_hand.take_up(job.runner_job_id) {
+        if let Some(held) = self.app.held_jobs.take_up(job.runner_job_id) {
             self.start(job, None, (held, slot));
         }
     }
@@ -199,7 +199,7 @@ impl Runners<'_> {
         self.start(job, Some(claimed), (held, slot));
     }
 
-    /// Does some work that may wait for the store, and starts reserved runners meanwhile, because their leases already run.
+    /// Does some work that may wait for the store, and starts reserved runners at the same time, because their leases already run.
     async fn start_reserved_during<T>(
         &mut self,
         started: &mut mpsc::UnboundedReceiver<ResidentJob>,
@@ -248,7 +248,7 @@ async fn keep_vouching(app: &App, owner: &str) {
 
 /// A job whose heartbeat is not renewed is given to another launcher.
 async fn vouch(app: &App, owner: &str) -> Result<(), store::StoreError> {
-    let jobs = app.in_hand.snapshot().jobs();
+    let jobs = app.held_jobs.snapshot().held_ids();
     store::kernel::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await
 }
 
@@ -281,8 +281,8 @@ async fn claim(app: &App, owner: &str, limit: u32) -> Vec<RunnerJob> {
     if wanted == 0 {
         return jobs;
     }
-    let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.pass_over());
-    match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand, launchable(app))
+    let (launcher, now, held_ids) = (app.config.runner.launcher, app.now(), app.held_jobs.pass_over());
+    match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &held_ids, launchable(app))
         .await
         .map_err(Failure::from)
     {
@@ -293,7 +293,7 @@ async fn claim(app: &App, owner: &str, limit: u32) -> Vec<RunnerJob> {
             jobs.extend(claimed);
         }
         Err(failure) => {
-            app.in_hand.claim_unanswered(now);
+            app.held_jobs.claim_unanswered(now);
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "claiming jobs failed; they are looked for again");
         }
     }
@@ -309,16 +309,16 @@ fn launchable(app: &App) -> LaunchableJobs<'_> {
 async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     // By then the sweeper has returned them.
-    app.in_hand.forget_unanswered(app.now().checked_sub(silence).unwrap_or(Timestamp::MIN));
+    app.held_jobs.forget_unanswered(app.now().checked_sub(silence).unwrap_or(Timestamp::MIN));
     // Before the rows are read: a job whose end is stored in between must not look like one that was never started.
-    let hand = app.in_hand.snapshot();
-    let unanswered = hand.unanswered();
+    let launcher_jobs = app.held_jobs.snapshot();
+    let unanswered = launcher_jobs.unanswered();
     if unanswered.is_empty() {
         return vec![];
     }
     match store::kernel::runner_jobs::list_claimed(&app.db, owner, &unanswered).await {
         Ok(mut jobs) => {
-            jobs.retain(|job| hand.on_owned(job, owner) == Owned::TakeUp);
+            jobs.retain(|job| launcher_jobs.on_owned(job, owner) == Owned::TakeUp);
             if !jobs.is_empty() {
                 tracing::info!(jobs = jobs.len(), "jobs of a claim whose response was lost are started now");
             }
@@ -375,7 +375,7 @@ async fn work(
     let summary = app.redacted_payload(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };
     // Until now the job was running, so that earlier claims have not missed it.
-    app.in_hand.forget_passed_over(job.runner_job_id);
+    app.held_jobs.forget_passed_over(job.runner_job_id);
     tokio::select! {
         () = finish(app, &job, op, slot) => {}
         () = stopped_for(app, STOP_REPORT) => {

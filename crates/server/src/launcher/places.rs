@@ -19,7 +19,7 @@ use ostler_protocol::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::hand::{HeldJob, InHand};
+use super::held_jobs::{HeldJob, HeldJobs};
 use crate::{app::RunRef, clock::Ids, config::Config};
 
 /// Maximum number of profiles whose backend is remembered.
@@ -27,7 +27,7 @@ const PROFILES_MAX: usize = 1_024;
 
 /// The places that the write lane may reserve. It may reserve none until the launcher has opened them.
 pub(crate) struct ResidentPlaces {
-    in_hand: InHand,
+    held_jobs: HeldJobs,
     ids: Ids,
     open: Mutex<Option<OpenPlaces>>,
     /// Tenants and their profiles whose latest runner had no program to prepare and start, so that a turn began at once.
@@ -61,8 +61,8 @@ pub(crate) struct ResidentJob {
 }
 
 impl ResidentPlaces {
-    pub(crate) fn new(in_hand: InHand, ids: Ids) -> Self {
-        Self { in_hand, ids, open: Mutex::default(), immediate: Mutex::default() }
+    pub(crate) fn new(held_jobs: HeldJobs, ids: Ids) -> Self {
+        Self { held_jobs, ids, open: Mutex::default(), immediate: Mutex::default() }
     }
 
     /// Lets the lane reserve places, once [`Self::note_waiting`] has reported that no job waits. Jobs that it starts are sent to the
@@ -118,7 +118,7 @@ impl ResidentPlaces {
         }
     }
 
-    /// Whether a runner of the run begins a turn as soon as it has its lease. The turn of another one stays pending meanwhile: it can
+    /// Whether a runner of the run begins a turn as soon as it has its lease. The turn of another one stays pending until then: it can
     /// be cancelled at once, its time does not pass, and the next runner need not assume that the agent has seen it.
     fn begins_at_once(&self, run: &Run) -> bool {
         AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted)
@@ -131,7 +131,7 @@ impl ResidentPlaces {
         let places = open.as_mut().filter(|places| places.may_start(job, run))?;
         let slot = places.slots.clone().try_acquire_owned().ok()?;
         // Its former runner may still be reporting its end.
-        let held = self.in_hand.take_up_pending(job.runner_job_id)?;
+        let held = self.held_jobs.take_up_pending(job.runner_job_id)?;
         places.reserved.insert(job.runner_job_id, Reservation { held, slot });
         let (owner, lease_ms) = (places.owner.clone(), places.lease_ms);
         let attempt_id = AttemptId::new(self.ids.body());
@@ -157,7 +157,7 @@ impl ResidentPlaces {
     /// the launcher looks for the jobs.
     pub(crate) fn give_back(&self, jobs: &[RunnerJobId], unanswered_at: Option<Timestamp>) {
         if let Some(places) = self.open.lock().as_mut() {
-            unanswered_at.into_iter().for_each(|at| self.in_hand.claim_unanswered(at));
+            unanswered_at.into_iter().for_each(|at| self.held_jobs.claim_unanswered(at));
             jobs.iter().for_each(|job_id| drop(places.reserved.remove(job_id)));
         }
     }

@@ -44,7 +44,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
     match ending::once_stored(app, || launch(app, owner, job)).await {
-        Some(Ok(runner)) => runner.attend(app, job).await,
+        Some(Ok(runner)) => runner.wait_for_end(app, job).await,
         Some(Err(failure)) => ending::not_started(&failure).into(),
         None => ending::returned().into(),
     }
@@ -129,7 +129,7 @@ fn reachable(scheme: &str, listen: &str) -> String {
 }
 
 impl RunnerProcess {
-    async fn attend(mut self, app: &App, job: &RunnerJob) -> Ending {
+    async fn wait_for_end(mut self, app: &App, job: &RunnerJob) -> Ending {
         tokio::select! {
             _ = self.child.wait() => {}
             () = stuck(app, job, self.patience) => self.signal(Signal::KILL),

@@ -10,7 +10,7 @@ use std::{
 use ostler_protocol::{Failure, json::canonical_hash, kernel::provider_profiles::AgentConfig};
 use serde_json::json;
 
-use super::environment::{aside, unusable};
+use super::environment::{run_blocking, unusable};
 use crate::{app::App, directories};
 
 /// The directory of shared homes, in the data directory.
@@ -45,7 +45,7 @@ pub(super) async fn copy_into(
         lock.lock_shared()?;
         copy_folders(&shared, &home, family.shared_folders())
     };
-    aside(copy).await.map_err(unusable)
+    run_blocking(copy).await.map_err(unusable)
 }
 
 /// Replaces these folders of the shared home by those of a home in which the agent's program has changed them.
@@ -71,7 +71,7 @@ pub(crate) async fn store(
         }
         replaced
     };
-    aside(replace).await.map_err(unusable)
+    run_blocking(replace).await.map_err(unusable)
 }
 
 fn lock(shared: &Path) -> io::Result<File> {

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::known::KnownServer;
+use super::registered::RegisteredServer;
 
 /// How long another server of the same store may still call a tool that was switched off.
 const REMEMBERED: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// What calls of tools depend on, as it was read.
 pub(crate) struct CallableServers {
     /// Those that agents get, in order.
-    pub servers: Vec<KnownServer>,
+    pub servers: Vec<RegisteredServer>,
     pub disabled_tools: BTreeSet<String>,
 }
 

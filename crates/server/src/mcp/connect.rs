@@ -49,7 +49,7 @@ const CLOSE: Duration = Duration::from_secs(1);
 pub(super) struct Link {
     pub peer: Peer<RoleClient>,
     pub tools: Vec<McpTool>,
-    /// Notified when the server says that its tools have changed.
+    /// Notified when the server reports that its tools have changed.
     pub changed: Arc<Notify>,
     running: Option<(RunningServiceCancellationToken, JoinHandle<()>)>,
     process: Option<McpProcess>,

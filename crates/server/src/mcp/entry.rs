@@ -12,7 +12,7 @@ use std::{
 use ostler_protocol::mcp::{
     config::McpServer,
     states::{ConnectionState, reconnect_pause_ms},
-    tools::McpTool,
+    tools::{McpTool, SCHEMA_BYTES_MAX},
 };
 use parking_lot::Mutex;
 use rmcp::{
@@ -30,9 +30,10 @@ use super::{
     backoff::Backoffs,
     connect::{self, Link},
     http_client::is_reply_too_large,
-    listed,
     problem::McpProblem,
+    relists::ListPauses,
     slots::Slot,
+    tool_listing,
 };
 use crate::app::App;
 
@@ -409,7 +410,7 @@ async fn serve(
     restarts: &mut mpsc::Receiver<RestartReply>,
     reply: Option<RestartReply>,
 ) -> Ending {
-    publish(app, entry, &link.peer, &link.tools);
+    publish(app, entry, &link.peer, &link.tools).await;
     reply.map(|reply| reply.send(Ok(())));
     let connected_at = Instant::now();
     let ending = {
@@ -453,22 +454,26 @@ async fn sleep_until_idle(entry: &Entry) {
     }
 }
 
-/// Lists the tools again whenever the server sends that they have changed. Never resolves.
+/// Lists the tools again when the server sends that they have changed, with a pause after each list. Never resolves.
 async fn list_changed_tools(app: &App, entry: &Entry, peer: Peer<RoleClient>, changed: Arc<Notify>) {
     let limit = Duration::from_millis(entry.server.timeout_ms);
+    let mut pauses = ListPauses::new();
     loop {
         changed.notified().await;
+        pauses.reported();
         match timeout(limit, connect::list_tools(&entry.key.name, &peer)).await {
-            Ok(Ok(tools)) => publish(app, entry, &peer, &tools),
+            Ok(Ok(tools)) => publish(app, entry, &peer, &tools).await,
             // The last list stays. If the connection is gone, `serve` notices it.
             _ => tracing::warn!(server = entry.key.name, "an MCP server did not list its changed tools"),
         }
+        pauses.wait().await;
     }
 }
 
-fn publish(app: &App, entry: &Entry, peer: &Peer<RoleClient>, tools: &[McpTool]) {
+async fn publish(app: &App, entry: &Entry, peer: &Peer<RoleClient>, tools: &[McpTool]) {
     entry.backoffs.connected(&entry.key.name, &entry.key.fingerprint);
-    let tools: Vec<_> = tools.iter().map(|tool| listed::checked(app, &entry.key.name, tool)).collect();
+    let tools =
+        app.compute(tools.len() * SCHEMA_BYTES_MAX, || tool_listing::checked(app, &entry.key.name, tools)).await;
     for tool in tools.iter().filter(|tool| tool.invalid_reason.is_some()).take(SKIPPED_LOGGED_MAX) {
         let reason = tool.invalid_reason.as_deref();
         tracing::warn!(server = entry.key.name, tool = tool.server_tool_name, reason, "a tool is not offered");

@@ -9,7 +9,7 @@ use ostler_protocol::{
 use ostler_runner::{NamedSecret, OfferedMcpServer, OfferedTransport, backend::acp::program};
 use secrecy::SecretString;
 
-use super::{known::KnownServer, pool::Mcp, problem::McpProblem, values};
+use super::{pool::Mcp, problem::McpProblem, registered::RegisteredServer, values};
 use crate::app::App;
 
 /// Most bytes of all offers of a job. They reach the runner in one line, with everything else that it needs.
@@ -18,9 +18,9 @@ const OFFERS_BYTES_MAX: usize = 32 * 1024;
 /// The enabled servers that are exposed directly, in order, as far as the budget allows. One that cannot be used is left out and logged.
 pub(crate) async fn for_backend(app: &App) -> Result<Vec<OfferedMcpServer>, Failure> {
     let (mut offers, mut bytes) = (vec![], 0);
-    let known = Mcp::of(app).for_agents(app).await?;
-    for known in known.into_iter().filter(|known| known.server.expose == McpExposure::Direct) {
-        match offer(app, &known).await {
+    let registered = Mcp::of(app).for_agents(app).await?;
+    for registered in registered.into_iter().filter(|registered| registered.server.expose == McpExposure::Direct) {
+        match offer(app, &registered).await {
             Ok(offer) => {
                 bytes += text_of(&offer).len();
                 if bytes > OFFERS_BYTES_MAX {
@@ -29,14 +29,14 @@ pub(crate) async fn for_backend(app: &App) -> Result<Vec<OfferedMcpServer>, Fail
                 }
                 offers.push(offer);
             }
-            Err(problem) => tracing::warn!(server = known.name, %problem, "an agent does not get an MCP server"),
+            Err(problem) => tracing::warn!(server = registered.name, %problem, "an agent does not get an MCP server"),
         }
     }
     Ok(offers)
 }
 
-async fn offer(app: &App, known: &KnownServer) -> Result<OfferedMcpServer, McpProblem> {
-    let server = &known.server;
+async fn offer(app: &App, registered: &RegisteredServer) -> Result<OfferedMcpServer, McpProblem> {
+    let server = &registered.server;
     let transport = match server.transport() {
         McpTransport::Stdio => {
             let command = server.command.clone().unwrap_or_default();
@@ -51,7 +51,7 @@ async fn offer(app: &App, known: &KnownServer) -> Result<OfferedMcpServer, McpPr
             OfferedTransport::Http { url: server.url.clone().unwrap_or_default(), headers }
         }
     };
-    Ok(OfferedMcpServer { name: known.name.clone(), transport })
+    Ok(OfferedMcpServer { name: registered.name.clone(), transport })
 }
 
 fn named(values: Vec<(String, SecretString)>) -> Vec<NamedSecret> {

@@ -23,9 +23,9 @@ use super::{
     callable::CallableCache,
     entry::{ConnectionView, Entry, EntryKey, Lease, Timing},
     events::{BudgetUse, McpNotice},
-    known::{KnownServer, ServerOrigin},
     problem::McpProblem,
     process,
+    registered::{RegisteredServer, ServerOrigin},
     slots::Slot,
 };
 use crate::{app::App, config::McpSection};
@@ -75,8 +75,9 @@ pub(super) struct Restart {
 }
 
 /// The connection of a server that is made, or is being made.
-fn find_live<'a>(entries: &'a [Arc<Entry>], known: &KnownServer, scope: &str) -> Option<&'a Arc<Entry>> {
-    let is_of = |key: &EntryKey| key.name == known.name && key.fingerprint == known.fingerprint && key.scope == scope;
+fn find_live<'a>(entries: &'a [Arc<Entry>], registered: &RegisteredServer, scope: &str) -> Option<&'a Arc<Entry>> {
+    let is_of =
+        |key: &EntryKey| key.name == registered.name && key.fingerprint == registered.fingerprint && key.scope == scope;
     entries.iter().find(|entry| is_of(&entry.key) && entry.state().is_live())
 }
 
@@ -127,22 +128,25 @@ impl Mcp {
     }
 
     /// A lease of the connection to a server, which is made if there is none.
-    async fn lease_in_scope(&self, app: &App, known: &KnownServer, scope: &str) -> Result<Lease, Refused> {
+    async fn lease_in_scope(&self, app: &App, registered: &RegisteredServer, scope: &str) -> Result<Lease, Refused> {
         self.swept.get_or_init(|| process::sweep(app)).await;
         let mut entries = self.entries.lock();
-        if let Some(entry) = find_live(&entries, known, scope) {
+        if let Some(entry) = find_live(&entries, registered, scope) {
             return Ok(entry.lease());
         }
-        let key =
-            EntryKey { name: known.name.clone(), fingerprint: known.fingerprint.clone(), scope: scope.to_owned() };
-        let slot = self.reserve(&known.name, true, &entries)?;
+        let key = EntryKey {
+            name: registered.name.clone(),
+            fingerprint: registered.fingerprint.clone(),
+            scope: scope.to_owned(),
+        };
+        let slot = self.reserve(&registered.name, true, &entries)?;
         let is_replaced = |entry: &Entry| entry.key.name == key.name && entry.key.scope == key.scope;
         entries.retain(|entry| entry.state().is_live() || !is_replaced(entry));
         if entries.len() >= ENDED_MAX {
             entries.retain(|entry| entry.state().is_live());
         }
-        let is_restricted = matches!(known.origin, ServerOrigin::Added { .. });
-        let (server, backoffs) = (known.server.clone(), self.backoffs.clone());
+        let is_restricted = matches!(registered.origin, ServerOrigin::Added { .. });
+        let (server, backoffs) = (registered.server.clone(), self.backoffs.clone());
         let (entry, lease) = Entry::start(app, key, server, is_restricted, self.timing, backoffs, slot);
         entries.push(entry);
         Ok(lease)
@@ -197,40 +201,47 @@ impl Mcp {
 
     /// A lease of the connection to a server. `scope` is the session that it is for, if connections are not shared.
     /// A refusal is a pass of its own.
-    pub async fn lease(&self, app: &App, known: &KnownServer, scope: &str) -> Result<Lease, Refused> {
-        let leased = self.lease_in_scope(app, known, self.scope(app, scope)).await;
+    pub async fn lease(&self, app: &App, registered: &RegisteredServer, scope: &str) -> Result<Lease, Refused> {
+        let leased = self.lease_in_scope(app, registered, self.scope(app, scope)).await;
         if leased.is_err() {
-            self.notify_refused(vec![(known.name.clone(), known.server.transport())]);
+            self.notify_refused(vec![(registered.name.clone(), registered.server.transport())]);
         }
         leased
     }
 
     /// The tools of a server that is connected. Not a use of the connection, and `None` if there is none.
-    pub(crate) fn connected_tools(&self, app: &App, known: &KnownServer, scope: &str) -> Option<Arc<Vec<McpTool>>> {
+    pub(crate) fn connected_tools(
+        &self,
+        app: &App,
+        registered: &RegisteredServer,
+        scope: &str,
+    ) -> Option<Arc<Vec<McpTool>>> {
         let entries = self.entries.lock();
-        find_live(&entries, known, self.scope(app, scope))?.connected().map(|view| view.tools)
+        find_live(&entries, registered, self.scope(app, scope))?.connected().map(|view| view.tools)
     }
 
     /// How long lists of tools skip a server that could not be connected. `None` if it may be connected now, or is.
-    pub fn pause_left(&self, app: &App, known: &KnownServer) -> Option<Duration> {
-        let left = self.backoffs.pause_left(&known.name, &known.fingerprint, app.now())?;
-        let is_live = self.of_name(&known.name).iter().any(|entry| entry.state().is_live());
+    pub fn pause_left(&self, app: &App, registered: &RegisteredServer) -> Option<Duration> {
+        let left = self.backoffs.pause_left(&registered.name, &registered.fingerprint, app.now())?;
+        let is_live = self.of_name(&registered.name).iter().any(|entry| entry.state().is_live());
         (!is_live).then_some(left)
     }
 
     /// Whether a server has been connected before and has not failed since, so that it is worth waiting for.
-    pub(crate) fn is_reliable(&self, known: &KnownServer) -> bool {
-        self.backoffs.is_reliable(&known.name, &known.fingerprint)
+    pub(crate) fn is_reliable(&self, registered: &RegisteredServer) -> bool {
+        self.backoffs.is_reliable(&registered.name, &registered.fingerprint)
     }
 
     /// Connects servers in this order, as far as the budget allows, except those that pause after a failure. Does not wait for them.
-    pub async fn connect_all(&self, app: &App, servers: &[KnownServer], scope: &str) {
+    pub async fn connect_all(&self, app: &App, servers: &[RegisteredServer], scope: &str) {
         let mut refused = vec![];
-        for known in servers.iter().filter(|known| known.is_enabled && self.pause_left(app, known).is_none()) {
-            match self.lease_in_scope(app, known, self.scope(app, scope)).await {
+        for registered in
+            servers.iter().filter(|registered| registered.is_enabled && self.pause_left(app, registered).is_none())
+        {
+            match self.lease_in_scope(app, registered, self.scope(app, scope)).await {
                 // The connection is made without a user, and closed if none comes.
                 Ok(lease) => drop(lease),
-                Err(Refused) => refused.push((known.name.clone(), known.server.transport())),
+                Err(Refused) => refused.push((registered.name.clone(), registered.server.transport())),
             }
         }
         if !refused.is_empty() {
@@ -276,17 +287,17 @@ impl Mcp {
     pub(super) async fn restart_connections(
         &self,
         app: &App,
-        known: &KnownServer,
+        registered: &RegisteredServer,
         index: Option<usize>,
     ) -> Vec<Restart> {
-        let entries = self.of_name(&known.name).into_iter().enumerate();
+        let entries = self.of_name(&registered.name).into_iter().enumerate();
         let mut restarts = vec![];
         for (index, entry) in entries.filter(|(place, _)| index.is_none_or(|index| index == *place)) {
             let began = Instant::now();
             let restarted = if entry.state().is_live() { entry.restart().await } else { Err(McpProblem::Stopped) };
             let outcome = match restarted {
                 // It has ended, perhaps just now.
-                Err(McpProblem::Stopped) => self.restart_ended(app, known, &entry).await,
+                Err(McpProblem::Stopped) => self.restart_ended(app, registered, &entry).await,
                 outcome => outcome,
             };
             restarts.push(Restart { index, outcome: outcome.map(|()| began.elapsed()) });
@@ -294,8 +305,9 @@ impl Mcp {
         restarts
     }
 
-    async fn restart_ended(&self, app: &App, known: &KnownServer, entry: &Entry) -> Result<(), McpProblem> {
-        let lease = self.lease_in_scope(app, known, &entry.key.scope).await.map_err(|Refused| McpProblem::Stopped)?;
+    async fn restart_ended(&self, app: &App, registered: &RegisteredServer, entry: &Entry) -> Result<(), McpProblem> {
+        let lease =
+            self.lease_in_scope(app, registered, &entry.key.scope).await.map_err(|Refused| McpProblem::Stopped)?;
         lease.ready().await.map(drop)
     }
 

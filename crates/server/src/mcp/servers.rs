@@ -19,9 +19,9 @@ use ostler_store::{
 use super::{
     callable::CallableServers,
     entry::{ConnectionView, Entry},
-    known::{KnownServer, ServerOrigin},
     pool::{Mcp, Refused},
     problem::McpProblem,
+    registered::{RegisteredServer, ServerOrigin},
 };
 use crate::{app::App, dialect::Dialects};
 
@@ -77,7 +77,7 @@ fn place(app: &App) -> SwitchPlace {
 
 impl Mcp {
     /// Every server, whether it is enabled or not.
-    pub async fn servers(&self, app: &App) -> Result<Vec<KnownServer>, Failure> {
+    pub async fn servers(&self, app: &App) -> Result<Vec<RegisteredServer>, Failure> {
         let switches = store::kernel::workspace_switches::list(&app.db, &place(app), SwitchNoun::McpServer).await?;
         let switches: BTreeMap<_, _> = switches.into_iter().collect();
         let configured = &app.config.mcp.servers;
@@ -91,17 +91,17 @@ impl Mcp {
             };
             let is_enabled = switches.get(&name).copied().unwrap_or(server.enabled);
             let (server, fingerprint) = (server.clone(), server.fingerprint());
-            Some(KnownServer { server, fingerprint, origin, is_enabled, name })
+            Some(RegisteredServer { server, fingerprint, origin, is_enabled, name })
         });
         Ok(known.collect())
     }
 
-    pub async fn server(&self, app: &App, name: &str) -> Result<Option<KnownServer>, Failure> {
+    pub async fn server(&self, app: &App, name: &str) -> Result<Option<RegisteredServer>, Failure> {
         Ok(self.servers(app).await?.into_iter().find(|known| known.name == name))
     }
 
     /// The servers that agents get, in order: those that are enabled, as many as an enforced budget allows.
-    pub async fn for_agents(&self, app: &App) -> Result<Vec<KnownServer>, Failure> {
+    pub async fn for_agents(&self, app: &App) -> Result<Vec<RegisteredServer>, Failure> {
         let budget = self.budget();
         let is_enforced = budget.mode == ostler_protocol::mcp::budget::BudgetMode::Enforce;
         let count = budget.slots_max.filter(|_| is_enforced).map_or(usize::MAX, |slots| slots as usize);
@@ -183,7 +183,7 @@ impl Mcp {
     }
 
     /// Switches a server on or off, also for later processes. Returns whether that changed something.
-    pub async fn switch(&self, app: &App, known: &KnownServer, enabled: bool) -> Result<bool, Failure> {
+    pub async fn switch(&self, app: &App, known: &RegisteredServer, enabled: bool) -> Result<bool, Failure> {
         let (db, place, noun) = (&app.db, place(app), SwitchNoun::McpServer);
         let switched = match enabled == known.server.enabled {
             true => store::kernel::workspace_switches::delete(db, &place, noun, &known.name).await,
@@ -202,7 +202,7 @@ impl Mcp {
     pub async fn restart(
         &self,
         app: &App,
-        known: &KnownServer,
+        known: &RegisteredServer,
         index: Option<usize>,
     ) -> Result<Restarted, RestartSkipped> {
         use ostler_protocol::mcp::states::ConnectionState::Connecting;

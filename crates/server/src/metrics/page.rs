@@ -1,94 +1,260 @@
-//! The page that Prometheus reads. One table names every metric; nothing else is written.
+//! The engine's part of the page that Prometheus reads. One table names every metric and writes it.
 
 use std::fmt::Write as _;
 
 use super::*;
 
-/// Every metric: its name, type, labels and meaning. `docs/generated/metrics.md` shows it.
-pub const NAMES: &[(&str, &str, &str, &str)] = &[
-    ("ostler_build_info", "gauge", "version", "Always 1; the version is in the label."),
-    ("ostler_draining", "gauge", "", "1 while the server takes no new work because it is stopping."),
-    (
+/// A metric of the engine, and how its samples are written.
+pub struct EngineMetric {
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// The names of its labels, separated by commas.
+    pub labels: &'static str,
+    pub help: &'static str,
+    write: fn(&mut Samples, &Metrics, &Gauges),
+}
+
+impl EngineMetric {
+    const fn new(
+        name: &'static str,
+        kind: &'static str,
+        labels: &'static str,
+        help: &'static str,
+        write: fn(&mut Samples, &Metrics, &Gauges),
+    ) -> Self {
+        Self { name, kind, labels, help, write }
+    }
+}
+
+/// Every metric of the engine. `docs/generated/metrics.md` shows it.
+pub const ENGINE_METRICS: &[EngineMetric] = &[
+    EngineMetric::new(
+        "ostler_build_info",
+        "gauge",
+        "version",
+        "Always 1; the version is in the label.",
+        |samples, _, _| samples.add_labelled("version", env!("CARGO_PKG_VERSION"), 1),
+    ),
+    EngineMetric::new(
+        "ostler_draining",
+        "gauge",
+        "",
+        "1 while the server takes no new work because it is stopping.",
+        |samples, _, gauges| samples.add(gauges.draining.into()),
+    ),
+    EngineMetric::new(
         "ostler_http_requests_total",
         "counter",
         "method, path, status",
         "Requests answered, by operation. `other`: no such path.",
+        |samples, metrics, _| write_requests(samples, metrics),
     ),
-    ("ostler_http_request_seconds", "histogram", "method, path", "Time to an answer's head, by operation."),
-    (
+    EngineMetric::new(
+        "ostler_http_request_seconds",
+        "histogram",
+        "method, path",
+        "Time to the head of the response, by operation.",
+        |samples, metrics, _| write_request_times(samples, metrics),
+    ),
+    EngineMetric::new(
         "ostler_refusals_total",
         "counter",
         "kind, rule",
-        "Requests and calls refused, by failure kind and the exact rule: every limit, credentials (`unauthenticated`; logins to the mesh: `mesh-login`, `mesh-token`), rate limits (`rate-limited`).",
+        "Requests and calls refused, by failure kind and the exact rule: every limit, credentials (`unauthenticated`, or the rule of a dialect's own logins), rate limits (`rate-limited`).",
+        |samples, metrics, _| {
+            for ((kind, rule), count) in &*metrics.refusals.lock() {
+                samples.add_with_labels(&format!("kind=\"{kind}\",rule=\"{rule}\""), count);
+            }
+        },
     ),
-    (
+    EngineMetric::new(
         "ostler_connections_dropped_total",
         "counter",
         "reason",
         "Connections dropped because their peer was too slow, or ended early.",
+        |samples, metrics, _| write_labelled(samples, "reason", DROPS, &metrics.dropped),
     ),
-    ("ostler_lane_waiting_requests", "gauge", "", "Writes that wait for a flush or are in one."),
-    ("ostler_lane_waiting_bytes", "gauge", "", "What those weigh."),
-    ("ostler_flush_requests", "histogram", "", "Writes in one flush."),
-    ("ostler_flush_seconds", "histogram", "", "Time from taking a flush up to its commit."),
-    ("ostler_events_total", "counter", "", "Events made durable by this server."),
-    ("ostler_store_reachable", "gauge", "", "1 while the store answers within 1.5 s."),
-    (
+    EngineMetric::new(
+        "ostler_lane_waiting_requests",
+        "gauge",
+        "",
+        "Writes that wait for a flush or are in one.",
+        |samples, _, gauges| samples.add(gauges.waiting_requests as i64),
+    ),
+    EngineMetric::new(
+        "ostler_lane_waiting_bytes",
+        "gauge",
+        "",
+        "Bytes of the waiting writes.",
+        |samples, _, gauges| samples.add(gauges.waiting_bytes as i64),
+    ),
+    EngineMetric::new("ostler_flush_requests", "histogram", "", "Writes in one flush.", |samples, metrics, _| {
+        write_histogram(samples, "", &metrics.flush_requests, &SIZES, 1.0)
+    }),
+    EngineMetric::new(
+        "ostler_flush_seconds",
+        "histogram",
+        "",
+        "Time from taking a flush up to its commit.",
+        |samples, metrics, _| write_histogram(samples, "", &metrics.flush_us, &TIMES_US, 1e-6),
+    ),
+    EngineMetric::new(
+        "ostler_events_total",
+        "counter",
+        "",
+        "Events made durable by this server.",
+        |samples, metrics, _| samples.add(metrics.events.load(Relaxed) as i64),
+    ),
+    EngineMetric::new(
+        "ostler_store_reachable",
+        "gauge",
+        "",
+        "1 while the store answers within 1.5 s.",
+        |samples, _, gauges| samples.add(gauges.store_reachable.into()),
+    ),
+    EngineMetric::new(
         "ostler_store_writable",
         "gauge",
         "",
         "1 while the store takes writes: the last write or a probe since was written.",
+        |samples, _, gauges| samples.add(gauges.store_writable.into()),
     ),
-    (
+    EngineMetric::new(
         "ostler_store_write_failures_total",
         "counter",
         "reason",
-        "Flushes and writes of this server that the store failed, by why (`disk-full`, `unreachable`, `silent` …).",
+        "Flushes and writes of this server that the store failed, by reason (`disk-full`, `unreachable`, `silent` …).",
+        |samples, _, gauges| {
+            for (reason, count) in &gauges.store_write_failures {
+                samples.add_labelled("reason", reason, *count);
+            }
+        },
     ),
-    (
+    EngineMetric::new(
         "ostler_clock_jumps_total",
         "counter",
         "clock",
         "Jumps of the machine's wall clock or of the database's clock that this server noticed; none of them moves leases or deadlines.",
+        |samples, metrics, _| {
+            write_labelled(samples, "clock", JumpedClock::ALL.map(JumpedClock::as_str), &metrics.clock_jumps)
+        },
     ),
-    (
+    EngineMetric::new(
         "ostler_clock_lead_seconds",
         "gauge",
         "",
         "How far the server's time is ahead of this machine's wall clock. On Postgres the server's time is the database's.",
+        |samples, _, gauges| {
+            let _ = writeln!(samples.out, "{} {:.3}", samples.name, gauges.clock_lead_us as f64 * 1e-6);
+        },
     ),
-    ("ostler_followers", "gauge", "", "Event streams open on this server."),
-    ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
-    ("ostler_leases", "gauge", "", "Leases held, in the whole store."),
-    ("ostler_jobs", "gauge", "phase", "Runner jobs that wait or run, in the whole store."),
-    ("ostler_jobs_ended_total", "counter", "end", "Ends of runners that this server has recorded, by how."),
-    ("ostler_runs_started_total", "counter", "", "Runs created through this server."),
-    ("ostler_runs_ended_total", "counter", "outcome", "Runs that ended through this server, by outcome."),
-    ("ostler_commands_ended_total", "counter", "outcome", "Commands that ended through this server, by outcome."),
-    ("ostler_side_queries_total", "counter", "end", "Questions beside sessions that ended on this server, by how."),
-    (
+    EngineMetric::new("ostler_followers", "gauge", "", "Event streams open on this server.", |samples, _, gauges| {
+        samples.add(gauges.followers as i64)
+    }),
+    EngineMetric::new(
+        "ostler_sockets_closed_total",
+        "counter",
+        "reason",
+        "WebSockets that ended, by reason.",
+        |samples, metrics, _| {
+            write_labelled(samples, "reason", SOCKET_ENDS.map(|(end, _)| end), &metrics.sockets_closed)
+        },
+    ),
+    EngineMetric::new("ostler_leases", "gauge", "", "Leases held, in the whole store.", |samples, _, gauges| {
+        if let Some(counts) = &gauges.counts {
+            samples.add(counts.leases);
+        }
+    }),
+    EngineMetric::new(
+        "ostler_jobs",
+        "gauge",
+        "phase",
+        "Runner jobs that wait or run, in the whole store.",
+        |samples, _, gauges| {
+            if let Some(counts) = &gauges.counts {
+                samples.add_labelled("phase", "pending", counts.jobs_pending);
+                samples.add_labelled("phase", "running", counts.jobs_running);
+            }
+        },
+    ),
+    EngineMetric::new(
+        "ostler_jobs_ended_total",
+        "counter",
+        "end",
+        "Ends of runners that this server has recorded, by outcome.",
+        |samples, metrics, _| write_labelled(samples, "end", JOB_ENDS.map(|(_, end)| end), &metrics.jobs_ended),
+    ),
+    EngineMetric::new(
+        "ostler_runs_started_total",
+        "counter",
+        "",
+        "Runs created through this server.",
+        |samples, metrics, _| samples.add(metrics.runs_started.load(Relaxed) as i64),
+    ),
+    EngineMetric::new(
+        "ostler_runs_ended_total",
+        "counter",
+        "outcome",
+        "Runs that ended through this server, by outcome.",
+        |samples, metrics, _| {
+            write_labelled(samples, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.runs_ended)
+        },
+    ),
+    EngineMetric::new(
+        "ostler_commands_ended_total",
+        "counter",
+        "outcome",
+        "Commands that ended through this server, by outcome.",
+        |samples, metrics, _| {
+            write_labelled(samples, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended)
+        },
+    ),
+    EngineMetric::new(
+        "ostler_side_queries_total",
+        "counter",
+        "end",
+        "Side queries that ended on this server, by outcome.",
+        |samples, metrics, _| {
+            let ends = SideQueryEnd::ALL.map(SideQueryEnd::as_str);
+            write_labelled(samples, "end", ends, &metrics.side_queries_ended);
+        },
+    ),
+    EngineMetric::new(
         "ostler_cluster_calls_total",
         "counter",
         "verb, resource",
         "Calls of the Kubernetes API server by this server, failed ones included. A watch is one call for about a minute.",
+        |samples, _, gauges| {
+            for ((verb, resource), count) in &gauges.cluster.calls {
+                samples.add_with_labels(&format!("verb=\"{verb}\",resource=\"{resource}\""), count);
+            }
+        },
     ),
-    (
+    EngineMetric::new(
         "ostler_cluster_objects",
         "gauge",
         "kind",
         "Objects of the cluster that this server knows: Jobs that are active or finished, and pods.",
+        |samples, _, gauges| {
+            for (kind, count) in &gauges.cluster.objects {
+                samples.add_labelled("kind", kind, *count);
+            }
+        },
     ),
-    (
+    EngineMetric::new(
         "ostler_decisions_repeated_total",
         "counter",
         "",
         "Decisions that were made again because the rows had changed before the write.",
+        |samples, _, gauges| samples.add(gauges.decisions_repeated as i64),
     ),
-    (
+    EngineMetric::new(
         "ostler_spans_dropped_total",
         "counter",
         "",
-        "Spans that the trace collector did not take, or that came too fast.",
+        "Spans dropped because the trace collector rejected them or its queue was full.",
+        |samples, metrics, _| samples.add(metrics.spans_dropped.load(Relaxed) as i64),
     ),
 ];
 
@@ -106,6 +272,7 @@ pub struct Gauges {
     pub store_write_failures: Vec<(&'static str, u64)>,
     pub clock_lead_us: i64,
     pub cluster: ClusterGauges,
+    pub decisions_repeated: u64,
 }
 
 /// What this server did in its cluster and knows of it. Empty without one.
@@ -128,136 +295,61 @@ pub struct Counts {
 /// The engine's part of the page.
 pub fn page(metrics: &Metrics, gauges: &Gauges) -> String {
     let mut out = String::with_capacity(16 * 1024);
-    for (name, kind, _, help) in NAMES {
+    for EngineMetric { name, kind, help, write, .. } in ENGINE_METRICS {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        write_metric(&mut out, name, metrics, gauges);
+        write(&mut Samples { name, out: &mut out }, metrics, gauges);
     }
     out
 }
 
-fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges) {
-    let plain = |out: &mut String, value: i64| {
-        let _ = writeln!(out, "{name} {value}");
-    };
-    let counted = |out: &mut String, count: fn(&Counts) -> i64| {
-        gauges.counts.iter().for_each(|counts| plain(out, count(counts)));
-    };
-    match name {
-        "ostler_build_info" => {
-            let _ = writeln!(out, "{name}{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
-        }
-        "ostler_draining" => plain(out, gauges.draining.into()),
-        "ostler_http_requests_total" | "ostler_http_request_seconds" => write_operations(out, name, metrics),
-        "ostler_refusals_total" => {
-            for ((kind, rule), count) in &*metrics.refusals.lock() {
-                let _ = writeln!(out, "{name}{{kind=\"{kind}\",rule=\"{rule}\"}} {count}");
-            }
-        }
-        "ostler_connections_dropped_total" => write_labelled(out, name, "reason", DROPS, &metrics.dropped),
-        "ostler_lane_waiting_requests" => plain(out, gauges.waiting_requests as i64),
-        "ostler_lane_waiting_bytes" => plain(out, gauges.waiting_bytes as i64),
-        "ostler_flush_requests" => write_histogram(out, name, "", &metrics.flush_requests, &SIZES, 1.0),
-        "ostler_flush_seconds" => write_histogram(out, name, "", &metrics.flush_us, &TIMES_US, 1e-6),
-        "ostler_events_total" => plain(out, metrics.events.load(Relaxed) as i64),
-        "ostler_followers" => plain(out, gauges.followers as i64),
-        "ostler_sockets_closed_total" => {
-            write_labelled(out, name, "reason", SOCKET_ENDS.map(|(end, _)| end), &metrics.sockets_closed)
-        }
-        "ostler_store_reachable" => plain(out, gauges.store_reachable.into()),
-        "ostler_store_writable" => plain(out, gauges.store_writable.into()),
-        "ostler_store_write_failures_total" => {
-            for (reason, count) in &gauges.store_write_failures {
-                let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
-            }
-        }
-        "ostler_clock_jumps_total" => {
-            write_labelled(out, name, "clock", JumpedClock::ALL.map(JumpedClock::as_str), &metrics.clock_jumps);
-        }
-        "ostler_clock_lead_seconds" => {
-            let _ = writeln!(out, "{name} {:.3}", gauges.clock_lead_us as f64 * 1e-6);
-        }
-        "ostler_leases" => counted(out, |counts| counts.leases),
-        "ostler_jobs" => {
-            let counts = gauges.counts.iter();
-            let phases = counts.flat_map(|c| [("pending", c.jobs_pending), ("running", c.jobs_running)]);
-            for (phase, count) in phases {
-                let _ = writeln!(out, "{name}{{phase=\"{phase}\"}} {count}");
-            }
-        }
-        "ostler_jobs_ended_total" => {
-            write_labelled(out, name, "end", JOB_ENDS.map(|(_, end)| end), &metrics.jobs_ended)
-        }
-        "ostler_runs_started_total" => plain(out, metrics.runs_started.load(Relaxed) as i64),
-        "ostler_runs_ended_total" => {
-            write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.runs_ended);
-        }
-        "ostler_commands_ended_total" => {
-            write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended);
-        }
-        "ostler_side_queries_total" => {
-            let ends = SideQueryEnd::ALL.map(SideQueryEnd::as_str);
-            write_labelled(out, name, "end", ends, &metrics.side_queries_ended);
-        }
-        "ostler_cluster_calls_total" => {
-            for ((verb, resource), count) in &gauges.cluster.calls {
-                let _ = writeln!(out, "{name}{{verb=\"{verb}\",resource=\"{resource}\"}} {count}");
-            }
-        }
-        "ostler_cluster_objects" => {
-            for (kind, count) in &gauges.cluster.objects {
-                let _ = writeln!(out, "{name}{{kind=\"{kind}\"}} {count}");
-            }
-        }
-        "ostler_decisions_repeated_total" => plain(out, metrics.decided_again.load(Relaxed) as i64),
-        "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
-        other => unreachable!("{other} is in the table and is not written"),
-    }
-}
-
-fn write_labelled<const N: usize>(
-    out: &mut String,
-    name: &str,
-    label: &str,
-    values: [&str; N],
-    counts: &[AtomicU64; N],
-) {
+fn write_labelled<const N: usize>(samples: &mut Samples, label: &str, values: [&str; N], counts: &[AtomicU64; N]) {
     for (value, count) in values.iter().zip(counts) {
-        let _ = writeln!(out, "{name}{{{label}=\"{value}\"}} {}", count.load(Relaxed));
+        samples.add_labelled(label, value, count.load(Relaxed));
     }
 }
 
-fn write_operations(out: &mut String, name: &str, metrics: &Metrics) {
+fn write_requests(samples: &mut Samples, metrics: &Metrics) {
+    for (labels, operation) in operations(metrics) {
+        for (status, count) in STATUSES.iter().zip(&operation.statuses) {
+            let count = count.load(Relaxed);
+            if count > 0 {
+                samples.add_with_labels(&format!("{labels},status=\"{status}\""), count);
+            }
+        }
+    }
+}
+
+fn write_request_times(samples: &mut Samples, metrics: &Metrics) {
+    for (labels, operation) in operations(metrics) {
+        write_histogram(samples, &labels, &operation.took_us, &TIMES_US, 1e-6);
+    }
+}
+
+/// The operations that were requested, with their labels, sorted by path and method.
+fn operations(metrics: &Metrics) -> Vec<(String, Arc<OperationCounts>)> {
     let operations = metrics.operations.read();
     let all = operations.iter().flat_map(|(path, methods)| methods.iter().map(move |(method, of)| (path, method, of)));
     let mut all: Vec<_> = all.collect();
     all.sort_unstable_by_key(|(path, method, _)| (*path, method.as_str()));
-    for (path, method, operation) in all {
-        let labels = format!("method=\"{method}\",path=\"{path}\"");
-        if name == "ostler_http_request_seconds" {
-            write_histogram(out, name, &labels, &operation.took_us, &TIMES_US, 1e-6);
-            continue;
-        }
-        for (status, count) in STATUSES.iter().zip(&operation.statuses) {
-            let count = count.load(Relaxed);
-            if count > 0 {
-                let _ = writeln!(out, "{name}{{{labels},status=\"{status}\"}} {count}");
-            }
-        }
-    }
+    let labelled = |(path, method, of): (&String, &Method, &Arc<OperationCounts>)| {
+        (format!("method=\"{method}\",path=\"{path}\""), of.clone())
+    };
+    all.into_iter().map(labelled).collect()
 }
 
 /// Writes cumulative buckets, as Prometheus expects. The count is the last bucket, so that they agree.
-fn write_histogram(out: &mut String, name: &str, labels: &str, of: &Histogram, ends: &[u64; 12], unit: f64) {
+fn write_histogram(samples: &mut Samples, labels: &str, of: &Histogram, ends: &[u64; 12], unit: f64) {
+    let name = samples.name;
     let comma = if labels.is_empty() { "" } else { "," };
     let mut total = 0;
     for (at, count) in of.buckets.iter().enumerate() {
         total += count.load(Relaxed);
         let end = ends.get(at).map_or("+Inf".to_owned(), |end| (*end as f64 * unit).to_string());
-        let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{end}\"}} {total}");
+        let _ = writeln!(samples.out, "{name}_bucket{{{labels}{comma}le=\"{end}\"}} {total}");
     }
     let sum = of.sum.load(Relaxed) as f64 * unit;
     let braces = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-    let _ = writeln!(out, "{name}_sum{braces} {sum}\n{name}_count{braces} {total}");
+    let _ = writeln!(samples.out, "{name}_sum{braces} {sum}\n{name}_count{braces} {total}");
 }
 
 #[cfg(test)]
@@ -273,7 +365,7 @@ mod tests {
         metrics.ended(TerminalStatus::Blocked, false);
         let text =
             page(&metrics, &Gauges { counts: Some(Counts { leases: 4, ..Counts::default() }), ..Gauges::default() });
-        for (name, kind, ..) in NAMES {
+        for EngineMetric { name, kind, .. } in ENGINE_METRICS {
             assert_eq!(text.matches(&format!("# TYPE {name} {kind}\n")).count(), 1);
         }
         for line in [

@@ -189,8 +189,8 @@ fn declared(security: &Value, schemes: &[(&str, Access)]) -> Option<Access> {
 pub(crate) fn describe(document: &mut OpenApi, dialects: &Dialects) {
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     scheme.description = Some(
-        "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation says \
-         who may call it: `browse` everybody with a tenant, `read` also the run's own runner, `submit` clients and \
+        "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation determines \
+         who may call it: `browse` every caller with a tenant, `read` also the run's own runner, `submit` clients and \
          users, `own` users, `inspect` clients and services of the role `provide`, `provide` the latter, `run` runners, `operate` the operator. The operator may call everything."
             .into(),
     );

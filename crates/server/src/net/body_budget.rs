@@ -96,7 +96,7 @@ impl BodyBudget {
         Arc::new(BodyShare { budget: self.clone(), caller, held: Mutex::default() })
     }
 
-    fn own(&self, caller: &RateOwner) -> Arc<Semaphore> {
+    fn caller_semaphore(&self, caller: &RateOwner) -> Arc<Semaphore> {
         let mut by_caller = self.by_caller.lock();
         if let Some(existing) = by_caller.get(caller).and_then(Weak::upgrade) {
             return existing;
@@ -156,7 +156,7 @@ impl BodyShare {
             return Ok(());
         }
         let units = self.budget.units_of(bytes);
-        let own = timeout(WAIT, self.budget.own(&self.caller).acquire_many_owned(permits(units))).await;
+        let own = timeout(WAIT, self.budget.caller_semaphore(&self.caller).acquire_many_owned(permits(units))).await;
         let Ok(Ok(own)) = own else {
             let bytes_max = self.budget.per_caller_units * UNIT_BYTES;
             return Err(refused(

@@ -143,7 +143,7 @@ fn is_same(first: &Value, problem: &Value) -> bool {
         || (!last.is_empty() && named.contains(&format!("`{last}`")))
 }
 
-/// The problems that an error of the schema stands for, each with its field.
+/// The problems that an error of the schema consists of, each with its field.
 fn described(error: &ValidationError<'_>) -> Vec<Value> {
     let at = field_of(error.instance_path().as_str());
     let inside = |name: &str| {

@@ -81,7 +81,7 @@ pub(super) fn page(document: &Value) -> String {
 fn write_operation(out: &mut String, method: &str, path: &str, operation: &Value) {
     let callers = match &operation["security"][0]["token"][0] {
         Value::String(role) => format!("needs <code>{}</code>", escaped(role)),
-        _ => "open to everybody".to_owned(),
+        _ => "no authentication".to_owned(),
     };
     push(
         out,

@@ -168,7 +168,7 @@ async fn read_bytes(
         share.reserve(announced.unwrap_or(bytes_max)).await?;
     }
     let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max, scan)).await;
-    let read = read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not come in time"))?;
+    let read = read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not arrive in time"))?;
     match read {
         Ok(bytes) => {
             if let Some(sent_body) = sent_body {

@@ -75,7 +75,7 @@ mod tests {
             ("10.9.9.9", &["203.0.113.7:4711"], Some("203.0.113.7")),
             ("::1", &["[2001:db8::7]:4711"], Some("2001:db8::7")),
             ("::ffff:127.0.0.1", &["::ffff:203.0.113.7"], Some("203.0.113.7")),
-            // What the client says of itself comes first and is not believed.
+            // What the client sent about itself comes first and is not trusted.
             ("127.0.0.1", &["1.1.1.1, 203.0.113.7"], Some("203.0.113.7")),
             ("127.0.0.1", &["127.0.0.1, 203.0.113.7"], Some("203.0.113.7")),
             ("127.0.0.1", &["10.1.2.3, 10.4.5.6"], Some("10.1.2.3")),

@@ -170,9 +170,7 @@ async fn admit(
     };
     match route {
         Some(RouteAccess::Requires(access)) => access.admit(&principal).map(|()| Some(principal)),
-        Some(RouteAccess::Closed) => {
-            Err(Failure::rule(Rule::Undeclared, "this path says nothing about who may call it"))
-        }
+        Some(RouteAccess::Closed) => Err(Failure::rule(Rule::Undeclared, "this path does not declare who may call it")),
         // There is no handler; the router responds with 404 or 405.
         Some(RouteAccess::OtherMethod) | None => Ok(None),
     }

@@ -100,14 +100,14 @@ pub trait SocketDialect: Send {
     fn is_introduced(&self) -> bool;
 
     /// Handles a text frame of the peer.
-    fn hear(&mut self, text: &str) -> impl Future<Output = Step> + Send;
+    fn handle_text(&mut self, text: &str) -> impl Future<Output = Step> + Send;
 
     /// Resolves when there may be work that the peer did not request. It is dropped and called again at any time, so it must
     /// keep what it finds in `self`.
     fn wake(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Does that work. Once started, it runs to completion, whatever frames arrive in the meantime.
-    fn attend(&mut self) -> impl Future<Output = Step> + Send;
+    fn process_pending(&mut self) -> impl Future<Output = Step> + Send;
 }
 
 /// The sending end of the queue of frames to one peer.
@@ -120,7 +120,7 @@ pub struct Inbox(Arc<FrameQueue>);
 #[derive(Default)]
 struct FrameQueue {
     waiting: Mutex<WaitingFrames>,
-    some: Notify,
+    added: Notify,
     emptied: Notify,
     /// A caller of [`Outbox::probe`] waits for a sign of life.
     probed: Notify,
@@ -187,7 +187,7 @@ impl Outbox {
             true => waiting.add(frame),
             false => waiting.end(),
         }
-        self.0.some.notify_one();
+        self.0.added.notify_one();
     }
 
     /// As [`Outbox::put`], for a frame that can be sent later: it is accepted only while there is room, and never causes a
@@ -197,7 +197,7 @@ impl Outbox {
         let has_room = waiting.has_room();
         if has_room {
             waiting.add(frame.clone());
-            self.0.some.notify_one();
+            self.0.added.notify_one();
         }
         has_room
     }
@@ -252,7 +252,7 @@ impl Inbox {
                     return next;
                 }
             }
-            self.0.some.notified().await;
+            self.0.added.notified().await;
         }
     }
 }
@@ -332,7 +332,7 @@ where
                 }
                 match received {
                     Some(Ok(Message::Text(text))) => {
-                        finish(socket, inbox, is_introduced, Box::pin(dialect.hear(&text)), patience).await
+                        finish(socket, inbox, is_introduced, Box::pin(dialect.handle_text(&text)), patience).await
                     }
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
                     // The library replies to pings by itself.
@@ -342,7 +342,7 @@ where
                 }
             }
             frame = inbox.next(), if is_introduced => frame.map_or(Close::SLOW.into(), |frame| vec![frame].into()),
-            () = dialect.wake() => finish(socket, inbox, is_introduced, Box::pin(dialect.attend()), patience).await,
+            () = dialect.wake() => finish(socket, inbox, is_introduced, Box::pin(dialect.process_pending()), patience).await,
             () = sleep_until(ping_at) => {
                 ping_at += patience.ping;
                 ping(socket, patience).await

@@ -32,7 +32,7 @@ pub fn streamed<E: Into<BoxError> + Send + 'static>(
     as_events(AxumBody::from_stream(frames.take_until(turned_away(app, caller, headers))))
 }
 
-/// The next frame of a stream, or `None` after this long without one. What the stream is waiting for goes on meanwhile: a slow
+/// The next frame of a stream, or `None` after this long without one. The work that the stream waits for continues: a slow
 /// read of the store is not started again with every keep-alive.
 pub async fn next_within<S: Stream + Unpin>(frames: &mut S, wait: Duration) -> Option<Option<S::Item>> {
     tokio::time::timeout(wait, frames.next()).await.ok()

@@ -15,6 +15,7 @@ use ostler_protocol::{
     Failure, Rule, Timestamp,
     kernel::provider_profiles::{AUTH, BUILT_IN, CONFIG, Credential, MODEL_CATALOG, secret_name},
 };
+use ostler_store::attempts::Attempts;
 use parking_lot::Mutex;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
@@ -32,7 +33,7 @@ const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "provider-profil
 const UPDATED_AT: &str = "ostler.dev/updated-at";
 const CHANGE: &str = "ostler.dev/change";
 const CREDENTIAL_DROPPED: &str = "ostler.dev/credential-dropped";
-/// How often a change is made again because another server was faster.
+/// How often one change is attempted. Each attempt is several calls of the API server.
 const ATTEMPTS_MAX: usize = 10;
 /// How long a secret that was read is used again. A run reads it several times.
 const FRESH: Duration = Duration::from_secs(1);
@@ -93,7 +94,9 @@ impl ClusterSecrets {
         name: &str,
         mut change: impl FnMut(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
     ) -> Result<bool, Failure> {
-        for _ in 0..ATTEMPTS_MAX {
+        let mut attempts = Attempts::at_most(ATTEMPTS_MAX, contended);
+        loop {
+            attempts.start_next()?;
             let found = self.cluster.get_secret(name).await.map_err(|error| unavailable(name, error))?;
             let existing = found.as_ref().map(|object| read(name, object)).transpose()?;
             // The change may block: it is recorded before it is made.
@@ -112,26 +115,40 @@ impl ClusterSecrets {
                 }
             };
             // First the name: a secret whose name is missing could not be listed, a name without a secret is none.
-            self.change_index(|names| names.insert(name.to_owned(), ByteString::default()).is_none()).await?;
+            self.add_to_index(name).await?;
+            let is_new = found.is_none();
             match self.write(name, found, |object| fill(object, &secret)).await {
+                // A concurrent deletion may have removed the name before the secret existed.
+                Ok(()) if is_new => return self.add_to_index(name).await.map(|()| true),
                 Ok(()) => return Ok(true),
                 Err(ClusterError::Exists | ClusterError::Conflict | ClusterError::Absent) => {}
                 Err(error) => return Err(unavailable(name, error)),
             }
         }
-        Err(contended())
     }
 
     pub async fn delete(&self, name: &str) -> Result<(), Failure> {
         let deleted = self.cluster.delete_secret(name).await;
         self.forget();
         deleted.map_err(|error| unavailable(name, error))?;
-        self.change_index(|names| names.remove(name).is_some()).await
+        self.change_index(|names| names.remove(name).is_some()).await?;
+        // A concurrent update may have found the name and created the secret since. Its write and this read cannot miss each other: a
+        // secret that is created after this read gets its name from the update, which adds the name again.
+        match self.cluster.get_secret(name).await.map_err(|error| unavailable(name, error))? {
+            Some(_) => self.add_to_index(name).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn add_to_index(&self, name: &str) -> Result<(), Failure> {
+        self.change_index(|names| names.insert(name.to_owned(), ByteString::default()).is_none()).await
     }
 
     /// Changes the names of profiles. `change` returns false if there is nothing to change.
     async fn change_index(&self, change: impl Fn(&mut BTreeMap<String, ByteString>) -> bool) -> Result<(), Failure> {
-        for _ in 0..ATTEMPTS_MAX {
+        let mut attempts = Attempts::at_most(ATTEMPTS_MAX, contended);
+        loop {
+            attempts.start_next()?;
             let found = self.cluster.get_secret(INDEX).await.map_err(|error| unavailable(INDEX, error))?;
             let mut names = found.as_ref().and_then(|index| index.data.clone()).unwrap_or_default();
             if !change(&mut names) {
@@ -143,7 +160,6 @@ impl ClusterSecrets {
                 Err(error) => return Err(unavailable(INDEX, error)),
             }
         }
-        Err(contended())
     }
 
     /// Creates an object, or replaces the one that was found. A conflict if there is another version by now.

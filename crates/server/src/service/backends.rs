@@ -48,7 +48,7 @@ async fn capacity(app: &App) -> Result<BackendCapacity, Failure> {
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     Ok(BackendCapacity {
         runners_max: count(app.config.runner.slots),
-        runners_active: count(app.in_hand.snapshot().jobs().len()),
+        runners_active: count(app.held_jobs.snapshot().held_ids().len()),
     })
 }
 

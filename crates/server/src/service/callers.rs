@@ -34,7 +34,7 @@ pub fn get(app: &App, caller: &Principal) -> CallerView {
     }
 }
 
-/// Whether the caller has this access. `None` for access that every caller has: it says nothing about this one.
+/// Whether the caller has this access. `None` for access that every caller has.
 fn action(access: Access, caller: &Principal) -> Option<CallerAction> {
     let description = access.description()?.to_owned();
     let refusal = access.admit(caller).err();

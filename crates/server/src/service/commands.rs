@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, Rule, cursors,
+    Failure, FailureKind, RawJson, Rule,
+    created::Created,
+    cursors,
     ids::{CommandId, RunId},
     json::canonical_hash,
     kernel::{
@@ -44,7 +46,7 @@ pub async fn create(
     caller: &Principal,
     run_id: RunId,
     request: CreateCommand,
-) -> Result<(Command, bool), Failure> {
+) -> Result<Created<Command>, Failure> {
     app.accepting()?;
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
@@ -59,11 +61,11 @@ pub async fn create(
     }
     let command_id = op.command.command_id;
     let submitted = app.submit(&run, op).await;
-    let (command, is_new) = session_storage::record_loss(app, run.session, submitted).await?;
-    if is_new {
+    let created = session_storage::record_loss(app, run.session, submitted).await?;
+    if created.is_new {
         app.remember_command(command_id, &run);
     }
-    Ok((command, is_new))
+    Ok(created)
 }
 
 /// Checks what a new turn needs and what may vanish while its run exists: the profile with its secret, and the session's storage.

@@ -30,8 +30,8 @@ use super::provider_profiles::{self, Furnishing};
 use crate::{
     app::App,
     launcher::{
-        outside::{self, OutsideEnvironment},
         shared_homes,
+        standalone::{self, StandaloneEnvironment},
     },
 };
 
@@ -57,7 +57,7 @@ pub struct CompanionKey {
 struct RunningCompanion {
     companion: Companion,
     /// Dropped after the companion: that deletes the home.
-    _environment: OutsideEnvironment,
+    _environment: StandaloneEnvironment,
     /// Of the profile that it was started with.
     fingerprint: String,
 }
@@ -74,7 +74,7 @@ struct SlotState {
     failed: Option<(Instant, Failure)>,
 }
 
-/// The companions of this server. A dialect that uses them opens it as a state and runs [`attend`].
+/// The companions of this server. A dialect that uses them opens it as a state and runs [`close_unused`].
 #[derive(Default)]
 pub struct Companions {
     slots: Mutex<HashMap<CompanionKey, Arc<Slot>>>,
@@ -91,7 +91,10 @@ impl Companions {
             return Ok(slot.clone());
         }
         if slots.len() >= COMPANIONS_MAX {
-            return Err(Failure::new(FailureKind::Overloaded, "the server runs as many agents beside turns as it may"));
+            return Err(Failure::new(
+                FailureKind::Overloaded,
+                "the server runs as many agents outside of turns as it may",
+            ));
         }
         Ok(slots.entry(key.clone()).or_default().clone())
     }
@@ -109,7 +112,7 @@ impl RunningCompanion {
 }
 
 /// Closes companions that are idle, and all of them when the server stops.
-pub async fn attend(app: App) {
+pub async fn close_unused(app: App) {
     let mut look = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {
@@ -236,7 +239,7 @@ pub async fn change_shared_home(
     change: SharedChange<'_>,
     is_done: impl Fn(&VerbOutput) -> bool,
 ) -> Result<VerbOutput, Failure> {
-    let environment = outside::make(app, &key.tenant_id, &key.profile, &key.workspace).await?;
+    let environment = standalone::make(app, &key.tenant_id, &key.profile, &key.workspace).await?;
     let ran = run_verb(&environment, Sandbox::ReadOnly, change.arguments, change.limit, &app.redactor).await;
     let output = ran.map_err(|error| failure(&error))?;
     if let Some(home) = environment.home.as_deref().filter(|_| is_done(&output)) {
@@ -283,9 +286,9 @@ async fn ensure(app: &App, key: &CompanionKey, slot: &Slot) -> Result<Arc<Runnin
 }
 
 async fn start(app: &App, key: &CompanionKey, fingerprint: String) -> Result<RunningCompanion, Failure> {
-    let environment = outside::make(app, &key.tenant_id, &key.profile, &key.workspace).await?;
+    let environment = standalone::make(app, &key.tenant_id, &key.profile, &key.workspace).await?;
     let companion = Companion::start(&environment, Sandbox::ReadOnly).await.map_err(|error| failure(&error))?;
-    tracing::info!(profile = key.profile, "an agent was started beside turns");
+    tracing::info!(profile = key.profile, "an agent was started outside of turns");
     Ok(RunningCompanion { companion, _environment: environment, fingerprint })
 }
 

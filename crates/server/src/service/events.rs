@@ -32,7 +32,7 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
     let ends_job = job_of(caller).zip(job_summary.transpose()?);
     if let Some((job_id, _)) = &ends_job {
         // Until now the job was running, so that earlier claims have not missed it.
-        app.in_hand.forget_passed_over(*job_id);
+        app.held_jobs.forget_passed_over(*job_id);
     }
     let op = AppendOp {
         runner_id: request.runner_id,

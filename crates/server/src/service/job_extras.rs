@@ -8,12 +8,19 @@ use ostler_protocol::{
     Failure, Rule,
     ids::{RunId, RunnerJobId},
     json::hex,
-    kernel::runner_jobs::{CreateRunnerJob, JobExtras, RunnerJob, image_repository},
+    kernel::{
+        provider_profiles::AgentConfig,
+        runner_jobs::{CreateRunnerJob, JobExtras, RunnerJob, check_names, image_repository},
+    },
 };
 use ostler_store as store;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{app::App, secrets::SecretStore};
+use super::provider_profiles;
+use crate::{
+    app::{App, RunRef},
+    secrets::SecretStore,
+};
 
 /// Rejects an image that comes from elsewhere than the operator expects images: it gets the credentials of its run's profile.
 pub(super) fn check_image(app: &App, request: &CreateRunnerJob) -> Result<(), Failure> {
@@ -26,6 +33,16 @@ pub(super) fn check_image(app: &App, request: &CreateRunnerJob) -> Result<(), Fa
     }
     let message = format!("backendImageRef: images of {repository:?} may not be used");
     Err(Failure::rule(Rule::BackendImageDenied, message))
+}
+
+/// Rejects variables that the program of the run's agent would get itself, unless their names are those of credentials.
+pub(super) async fn check_variables(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<(), Failure> {
+    let is_scripted = AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted);
+    if request.transient_env.is_empty() || is_scripted {
+        return Ok(());
+    }
+    let furnishing = provider_profiles::furnish_run(app, &run.tenant_id, &run.backend_profile).await?;
+    check_names(request.transient_env.keys().map(String::as_str), &furnishing.config.agent)
 }
 
 /// The extras of an order, as they are stored.

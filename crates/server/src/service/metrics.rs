@@ -35,6 +35,7 @@ pub async fn page(app: &App) -> String {
         store_reachable: state.reachable,
         store_writable: state.writable,
         store_write_failures: app.db.write_health().failures().map(|(fault, count)| (fault.as_str(), count)).collect(),
+        decisions_repeated: app.db.repeated_decisions(),
         clock_lead_us: app.clock.adjustable().map_or(0, ServerClock::lead_us),
         cluster: cluster(app),
     };

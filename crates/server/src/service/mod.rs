@@ -1,7 +1,6 @@
 //! The verbs. Each authorises its caller and returns wire types. Verbs on the kernel's nouns submit one operation to the
 //! lane. The others read, decide by a pure rule and write if nothing has changed, with a bounded number of retries.
 
-pub mod attempts;
 pub mod backends;
 pub mod callers;
 pub mod capabilities;

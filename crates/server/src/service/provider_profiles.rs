@@ -1,5 +1,5 @@
 //! Provider profiles: list, get, delete, put the credential or the config. Values are written here and
-//! read only into an agent's home. Each profile has an owner, the operator or one tenant; `docs/profiles-threat-model.md` says who may do what.
+//! read only into an agent's home. Each profile has an owner, the operator or one tenant; `docs/profiles-threat-model.md` has the permissions.
 
 mod changes;
 mod external;
@@ -362,7 +362,7 @@ fn check_version(existing: Option<&Secret>, expected: Option<&str>) -> Result<()
     if expected.is_none_or(|expected| expected == version.unwrap_or_default()) {
         return Ok(());
     }
-    let message = "the profile has been changed meanwhile; read it again";
+    let message = "the profile was changed concurrently; read it again";
     Err(Failure::rule(Rule::ResourceVersion, message).detail("resourceVersion", version))
 }
 
@@ -464,7 +464,7 @@ fn describe(
     if external::is_external(app, profile) { external::described(described) } else { described }
 }
 
-/// The failure kind to report for a profile: one that lacks something is unavailable; one that may not be used says so.
+/// The failure kind to report for a profile: one that lacks something is unavailable; one that may not be used keeps its kind.
 fn shown_kind(kind: FailureKind) -> FailureKind {
     match kind {
         FailureKind::TenantPolicyDenied | FailureKind::StateConflict => kind,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ostler_protocol::{
     Failure, RawJson, Rule,
+    created::Created,
     cursors::{self, Cursor, Page, PageRequest},
     ids::{AttemptId, CommandId, RunId, RunnerJobId, slug},
     json::canonical_hash,
@@ -36,7 +37,7 @@ pub async fn create(
     caller: &Principal,
     run_id: RunId,
     request: CreateRunnerJob,
-) -> Result<(RunnerJob, bool), Failure> {
+) -> Result<Created<RunnerJob>, Failure> {
     app.accepting()?;
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
@@ -47,13 +48,13 @@ pub async fn create(
         op.storage_missing = checked?;
     }
     let submitted = app.submit(&run, op).await;
-    let (job, is_new) = session_storage::record_loss(app, run.session, submitted).await?;
+    let Created { value: job, is_new } = session_storage::record_loss(app, run.session, submitted).await?;
     job_extras::remember(app, &job);
-    Ok((with_retention(app, job), is_new))
+    Ok(Created { value: with_retention(app, job), is_new })
 }
 
-/// Checks what a new job needs and what may change while its run exists: the profile with its secret, the image, the session's
-/// storage, and the room in the cluster. Returns what of the storage is missing, about which the kernel decides.
+/// Checks what a new job needs and what may change while its run exists: the profile with its secret, the image, the variables, the
+/// session's storage, and the room in the cluster. Returns what of the storage is missing, about which the kernel decides.
 async fn check_startable(
     app: &App,
     run: &RunRef,
@@ -62,6 +63,7 @@ async fn check_startable(
 ) -> Result<MissingStorage, Failure> {
     provider_profiles::check_still_ready(app, run).await?;
     job_extras::check_image(app, request)?;
+    job_extras::check_variables(app, run, request).await?;
     let missing = session_storage::find_missing(app, run.session).await?;
     check_room(app, launcher).await?;
     Ok(missing)

@@ -56,7 +56,7 @@ async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> 
     caller.may_run(&run_ref)?;
     let run = lookup::run_unchecked(app, run_id).await?;
     if run.backend_profile != profile {
-        let message = format!("the run wants {:?}, the runner offers {profile:?}", run.backend_profile);
+        let message = format!("the run requires {:?}, the runner offers {profile:?}", run.backend_profile);
         return Err(Failure::invalid(Rule::BackendProfileMismatch, message));
     }
     Ok(run.tenant_id)

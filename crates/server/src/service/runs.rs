@@ -2,6 +2,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
+    created::Created,
     cursors::{Cursor, Page, PageRequest},
     ids::{RunId, SessionId},
     json::{canonical_hash, value_of},
@@ -35,7 +36,7 @@ use super::{
 use crate::{app::App, auth::Principal, dialect::Dialects, launcher::workspaces};
 
 /// Creates a run. Idempotent: the same key and body return the same run.
-pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result<(CreatedRun, bool), Failure> {
+pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result<Created<CreatedRun>, Failure> {
     create_in(app, caller, request, false).await
 }
 
@@ -44,7 +45,7 @@ pub(crate) async fn create_in_background(
     app: &App,
     caller: &Principal,
     request: CreateRun,
-) -> Result<(CreatedRun, bool), Failure> {
+) -> Result<Created<CreatedRun>, Failure> {
     create_in(app, caller, request, true).await
 }
 
@@ -54,7 +55,7 @@ async fn create_in(
     caller: &Principal,
     request: CreateRun,
     background: bool,
-) -> Result<(CreatedRun, bool), Failure> {
+) -> Result<Created<CreatedRun>, Failure> {
     app.accepting()?;
     // Check sizes first, so that a rejected request is neither hashed nor redacted.
     request.check_sizes()?;
@@ -70,30 +71,29 @@ async fn create_in(
         app.visible_run(caller, repeated).await?;
     }
     let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
-    let mut attempts = app.attempts(|| {
+    let mut attempts = app.db.attempts(|| {
         Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once")
     });
     loop {
         attempts.start_next()?;
         if let Some(existing) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
             caller.may_read(&app.run_ref(existing.run.run_id).await?)?;
-            return Ok((existing, false));
+            return Ok(Created::existing(existing));
         }
         if request.command.is_some() {
             provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
         }
-        let (mut session, is_new) = session(app, caller, &request, &admitted).await?;
-        session.background |= is_new && background;
-        let session = (session, is_new);
+        let mut session = session(app, caller, &request, &admitted).await?;
+        session.value.background |= session.is_new && background;
         let make = || create_op(app, caller, &request, &admitted, &request_hash, &session, None);
         let op = app.compute(bytes, make).await?;
         if let Some(created) = app.try_submit(op.run.session, None, op).await? {
             app.metrics.run_started();
-            let run = app.created_run(&created.run, &session.0);
+            let run = app.created_run(&created.run, &session.value);
             if let Some(command) = &created.command {
                 app.remember_command(command.command_id, &run);
             }
-            return Ok((created, true));
+            return Ok(Created::new(created));
         }
     }
 }
@@ -241,13 +241,13 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
     Ok(Some(CreatedRun { run, command, runner_job }))
 }
 
-/// The session the run belongs to, and whether it is new.
+/// The session the run belongs to. A new one is created with the run.
 async fn session(
     app: &App,
     caller: &Principal,
     request: &CreateRun,
     admitted: &AdmittedRun,
-) -> Result<(Session, bool), Failure> {
+) -> Result<Created<Session>, Failure> {
     let chosen = request
         .session_ref
         .as_ref()
@@ -258,13 +258,13 @@ async fn session(
         if let Some(session) = existing {
             caller.may_control(&session)?;
             session_storage::check_there(app, &session).await?;
-            return Ok((session, false));
+            return Ok(Created::existing(session));
         }
         check_chosen(chosen)?;
     }
     let (tenant, profile) = (admitted.tenant_id.clone(), admitted.backend_profile.clone());
     let new = Session::new(SessionId::new(app.ids.body()), tenant, chosen.map(str::to_owned), profile, app.now());
-    Ok((new, true))
+    Ok(Created::new(new))
 }
 
 /// A new run and its first command, if the request has one. Without `message`, the command's prompt is its message.
@@ -274,7 +274,7 @@ pub fn create_op(
     request: &CreateRun,
     admitted: &AdmittedRun,
     request_hash: &str,
-    (session, is_new): &(Session, bool),
+    Created { value: session, is_new }: &Created<Session>,
     message: Option<SubmittedMessage>,
 ) -> Result<CreateRunOp, Failure> {
     let now = app.now();

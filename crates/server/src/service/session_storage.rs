@@ -21,12 +21,12 @@ use ostler_protocol::{
         },
         sessions::Session,
     },
-    retention::held,
+    retention::under_hold,
 };
 use ostler_store as store;
 
 use super::{leases, lookup};
-use crate::{app::App, auth::Principal, directories};
+use crate::{app::App, auth::Principal, dialect::Dialects, directories};
 
 /// The author of changes that the server makes by itself.
 const MANAGER: &str = "manager";
@@ -144,7 +144,7 @@ pub async fn finish_erasure(app: &App, session: &Session) -> Result<(), Failure>
         return Ok(());
     }
     clear(app, session).await?;
-    store::kernel::erasures::finish(&app.db, session).await?;
+    store::kernel::erasures::finish(&app.db, session, &Dialects::of(app).session_tables()).await?;
     app.forget_session(session.session);
     Ok(())
 }
@@ -276,7 +276,7 @@ pub(crate) async fn evict_unused(app: &App, id: SessionId) -> Result<(), Failure
 /// Fails if a hold covers the session. A hold that is placed after the eviction was recorded still keeps the files.
 async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Result<Session, Failure> {
     if store::retention::is_held(&app.db, id).await? {
-        return Err(held("the session's storage"));
+        return Err(under_hold("the session's storage"));
     }
     // A runner that only waits for another turn does not keep the storage from being evicted.
     let before = read(app, id).await?;

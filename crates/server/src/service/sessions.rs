@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
+    created::Created,
     cursors::{self, Cursor, Page, PageRequest},
     ids::{RunId, SessionId, UserId, name},
     json::{canonical_hash, text_of, value_of},
@@ -40,7 +41,7 @@ use crate::{app::App, auth::Principal, traces::note_session};
 const LIST_LIMIT_DEFAULT: u32 = 50;
 
 /// Creates a session before its first run. Idempotent: the same id or key with the same body returns the same session.
-pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Result<(SessionView, bool), Failure> {
+pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Result<Created<SessionView>, Failure> {
     app.accepting()?;
     let mut problems = Problems::default();
     let tenant_id = request.tenant_id.as_deref();
@@ -71,7 +72,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
     let (Some(tenant_id), Some(profile)) = (tenant_id, profile) else { return Err(problems.into_failure()) };
     problems.check()?;
     let request_hash = request_hash(&request);
-    let mut attempts = app.attempts(|| {
+    let mut attempts = app.db.attempts(|| {
         Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once")
     });
     loop {
@@ -81,7 +82,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             note_session(tenant_id, found.session);
             // The request that created it may have failed before the storage was made.
             session_storage::make_new(app, &found).await?;
-            return Ok((view(app, found, &reader(caller, None)?).await?, false));
+            return Ok(Created::existing(view(app, found, &reader(caller, None)?).await?));
         }
         let id = SessionId::new(app.ids.body());
         let new = Session::new(id, tenant_id.to_owned(), chosen.map(str::to_owned), profile.to_owned(), app.now());
@@ -100,7 +101,8 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             note_session(tenant_id, id);
             session_storage::make_new(app, &session).await?;
             let storage_pvc_phase = session_storage::phase(app, &session);
-            return Ok((SessionView { storage_pvc_phase, ..SessionView::of(session, 0, None, None) }, true));
+            let view = SessionView::of(session, 0, None, None);
+            return Ok(Created::new(SessionView { storage_pvc_phase, ..view }));
         }
     }
 }

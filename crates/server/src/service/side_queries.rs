@@ -10,7 +10,7 @@ use ostler_store::failures::is_of_store;
 use tokio::time::{Instant, timeout};
 
 use super::provider_profiles;
-use crate::{app::App, auth::Principal, launcher::outside, metrics::SideQueryEnd};
+use crate::{app::App, auth::Principal, launcher::standalone, metrics::SideQueryEnd};
 
 /// The whole time that a backend gets for an answer.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ pub async fn can_answer(app: &App, backend: QueriedBackend<'_>) -> Result<bool, 
     if provider_profiles::is_external(app, profile) {
         return Ok(false);
     }
-    match outside::describe(app, tenant_id, profile).await {
+    match standalone::describe(app, tenant_id, profile).await {
         Ok((environment, files)) => Ok(answers_side_queries(&environment, &files)),
         Err(failure) if is_of_store(&failure) => Err(failure),
         Err(_) => Ok(false),
@@ -74,7 +74,7 @@ async fn answer(app: &App, backend: QueriedBackend<'_>, query: &SideQuery) -> Re
     }
     let began = Instant::now();
     let late = |_| Failure::new(FailureKind::BackendTimeout, "the backend's profile could not be read in time");
-    let described = timeout(DEADLINE, outside::describe(app, tenant_id, profile)).await;
+    let described = timeout(DEADLINE, standalone::describe(app, tenant_id, profile)).await;
     let (environment, files) = match described.map_err(late).flatten() {
         Ok(described) => described,
         Err(failure) if is_of_store(&failure) => return Err(failure),

@@ -48,7 +48,8 @@ pub async fn create(app: &App, caller: &Principal, request: CreateToken) -> Resu
 async fn made_before(app: &App, key: &str) -> Result<Failure, Failure> {
     let made = store::tokens::find_by_key(&app.db, key).await?;
     let made = made.ok_or_else(|| Failure::internal("a token's key is taken by no token"))?;
-    let message = "this idempotencyKey has made a token, which cannot be shown again; revoke it and use another key";
+    let message =
+        "this idempotencyKey has created a token, which cannot be returned again; revoke it and use another key";
     let failure = Failure::rule(Rule::IdempotencyKeyUsed, message);
     Ok(failure.detail("tokenId", made.token_id.to_string()))
 }

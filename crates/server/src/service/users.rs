@@ -3,6 +3,7 @@
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use ostler_protocol::{
     Failure, Rule, Timestamp,
+    created::Created,
     cursors::{Cursor, Page, PageRequest},
     ids::UserId,
     json::text_of,
@@ -23,7 +24,7 @@ use crate::{
 const SIGNING_KEYS_MAX: u32 = 1_000;
 
 /// Adds a user. Idempotent: the same user again returns the existing one.
-pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Result<(User, bool), Failure> {
+pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Result<Created<User>, Failure> {
     Access::Operate.admit(caller)?;
     let mut problems = Problems::default();
     let timezone = problems.note(request.check()).unwrap_or_default();
@@ -47,7 +48,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Resul
     if store::users::insert(&app.db, &user).await? {
         tracing::info!(%user_id, by = caller.name(), "a user was added");
         begin_reading(app, &user).await?;
-        return Ok((user, true));
+        return Ok(Created::new(user));
     }
     let existing = store::users::find_by_name(&app.db, &user.name).await?;
     let existing = existing.filter(|existing| is_same(existing, &user)).ok_or_else(|| {
@@ -56,7 +57,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Resul
     })?;
     // The first attempt may have ended before this was done.
     begin_reading(app, &existing).await?;
-    Ok((existing, false))
+    Ok(Created::existing(existing))
 }
 
 /// What ended before there was the user is not unread: an inbox begins empty.

@@ -7,6 +7,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, Rule,
+    created::Created,
     ids::RunId,
     kernel::chain::Hash,
     tools::wire::{CallStatus, CalledTool},
@@ -72,21 +73,22 @@ impl LocalCall {
                 edited_arguments: None,
                 delegated_tokens: None,
                 delegated_cost_usd: None,
+                delegated_tool_calls: None,
             })
         })
     }
 }
 
 impl Calls {
-    /// The call of this key, and whether it is new: then the caller executes it, and reports its end.
-    pub(super) fn begin(&self, key: &CallKey, fingerprint: Hash) -> Result<(Arc<LocalCall>, bool), Failure> {
+    /// The call of this key. If it is new, the caller executes it, and reports its end.
+    pub(super) fn begin(&self, key: &CallKey, fingerprint: Hash) -> Result<Created<Arc<LocalCall>>, Failure> {
         let mut calls = self.0.lock();
         if let Some(call) = calls.by_key.get(key) {
             if call.fingerprint != fingerprint {
                 let message = format!("callId {:?} was used for another call", key.call_id);
                 return Err(Failure::rule(Rule::ToolCallReused, message));
             }
-            return Ok((call.clone(), false));
+            return Ok(Created::existing(call.clone()));
         }
         if calls.open.get(&key.run_id).is_some_and(|open| *open >= OPEN_PER_RUN_MAX) {
             let message = format!("run {} has {OPEN_PER_RUN_MAX} open calls of tools", key.run_id);
@@ -97,7 +99,7 @@ impl Calls {
         let call = Arc::new(LocalCall { fingerprint, result: watch::Sender::new(None), number: calls.next_number });
         calls.by_key.insert(key.clone(), call.clone());
         *calls.open.entry(key.run_id).or_default() += 1;
-        Ok((call, true))
+        Ok(Created::new(call))
     }
 
     /// Reports the end of a call. One that failed before anything was recorded is forgotten, so that it can be requested again.
@@ -153,18 +155,19 @@ mod tests {
             edited_arguments: None,
             delegated_tokens: None,
             delegated_cost_usd: None,
+            delegated_tool_calls: None,
         }
     }
 
     #[tokio::test]
     async fn a_repeated_request_finds_its_call_and_another_one_is_refused() {
         let calls = Calls::default();
-        let (call, is_new) = calls.begin(&key("a"), ONE).unwrap();
+        let Created { value: call, is_new } = calls.begin(&key("a"), ONE).unwrap();
         assert!(is_new);
         let running = call.wait("a", Instant::now() + Duration::from_millis(5)).await.unwrap();
         assert_eq!(running.status, CallStatus::Running);
         calls.end(&key("a"), &call, Ok(completed("a")));
-        let (again, is_new) = calls.begin(&key("a"), ONE).unwrap();
+        let Created { value: again, is_new } = calls.begin(&key("a"), ONE).unwrap();
         assert!(!is_new);
         assert_eq!(again.wait("a", Instant::now()).await.unwrap(), completed("a"));
         let refused = calls.begin(&key("a"), OTHER).err().unwrap();
@@ -174,10 +177,10 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_was_not_recorded_can_be_requested_again() {
         let calls = Calls::default();
-        let (call, _) = calls.begin(&key("a"), ONE).unwrap();
+        let call = calls.begin(&key("a"), ONE).unwrap().value;
         calls.end(&key("a"), &call, Err(Failure::internal("x")));
         assert!(call.wait("a", Instant::now()).await.is_err());
-        assert!(calls.begin(&key("a"), ONE).unwrap().1);
+        assert!(calls.begin(&key("a"), ONE).unwrap().is_new);
     }
 
     #[test]
@@ -188,19 +191,19 @@ mod tests {
         }
         let refused = calls.begin(&key("more"), ONE).err().unwrap();
         assert_eq!(refused.broken_rule(), Some(Rule::ToolCallsOpen));
-        let (first, is_new) = calls.begin(&key("open0"), ONE).unwrap();
+        let Created { value: first, is_new } = calls.begin(&key("open0"), ONE).unwrap();
         assert!(!is_new);
         calls.end(&key("open0"), &first, Ok(completed("open0")));
-        assert!(calls.begin(&key("more"), ONE).unwrap().1, "one has ended");
+        assert!(calls.begin(&key("more"), ONE).unwrap().is_new, "one has ended");
         let calls = Calls::default();
         for number in 0..5 * ENDED_MAX {
             let key = key(&number.to_string());
-            let (call, _) = calls.begin(&key, ONE).unwrap();
+            let call = calls.begin(&key, ONE).unwrap().value;
             calls.end(&key, &call, Ok(completed("x")));
         }
         assert!(calls.0.lock().by_key.len() <= 2 * ENDED_MAX);
         assert!(calls.0.lock().open.is_empty());
         let newest = key(&(5 * ENDED_MAX - 1).to_string());
-        assert!(!calls.begin(&newest, ONE).unwrap().1, "the newest are remembered");
+        assert!(!calls.begin(&newest, ONE).unwrap().is_new, "the newest are remembered");
     }
 }

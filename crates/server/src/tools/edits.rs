@@ -7,6 +7,7 @@ use ostler_protocol::{Failure, Rule, json::text_of, kernel::permissions::Permiss
 use serde_json::Value;
 
 use super::{
+    checks::check_arguments,
     scopes::authorise_call,
     source::ToolContext,
     toolkit::{FoundTool, Toolkit},
@@ -30,7 +31,7 @@ pub async fn complete_edits(
         let reason = Toolkit::of(app).unavailable(app, &context, tool).await?;
         return Err(rejected(reason.unwrap_or_else(|| format!("the tool {tool:?} is no longer available"))));
     };
-    let checked = tool.check_arguments(&text_of(arguments));
+    let checked = check_arguments(app, &tool, &text_of(arguments)).await;
     let checked = checked.map_err(|problem| rejected(format!("editedArgs: {problem}")))?;
     if let Authorisation::Refuse(failure) = authorise_call(app, &context, &tool).await? {
         return Err(rejected(failure.message));

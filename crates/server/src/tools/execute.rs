@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     call_redactor::CallRedactor,
+    checks::check_arguments,
     edited_arguments::{Edits, read_edited},
     outcome::CallOutcome,
     record::Recorder,
@@ -42,7 +43,7 @@ use crate::{
 /// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
 const RECORD_ATTEMPTS: u32 = 6;
 const RECORD_PAUSE: Duration = Duration::from_millis(50);
-/// Why a call is not executed that an earlier attempt made, or may have made, and whose outcome is not known.
+/// Message for a call that is not repeated because its earlier outcome is unknown.
 const UNKNOWN_BEFORE: &str =
     "an earlier attempt made this call, or may have made it, and its outcome is not known; it is not repeated";
 /// How long a call that cannot have an effect may take until its start is recorded before its end.
@@ -197,7 +198,7 @@ impl Execution<'_> {
             let message = reason.unwrap_or_else(|| format!("there is no tool {:?}", self.request.name));
             return self.end_unexecuted(CallAction::Fail, &message).await;
         };
-        let arguments = match found.tool.check_arguments(&self.request.arguments) {
+        let arguments = match check_arguments(self.app, &found.tool, &self.request.arguments).await {
             Ok(arguments) => arguments,
             Err(problem) => {
                 let message = format!("invalid arguments: {problem}");
@@ -258,8 +259,10 @@ impl Execution<'_> {
         let FoundTool { tool, source } = found;
         let PreparedCall { arguments, requested, digest } = prepared;
         let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
-        let (context, call_id, delegated) = (self.context.clone(), self.request.call_id.clone(), Default::default());
-        let invocation = Invocation { tool: tool.clone(), arguments, requested, context, call_id, deadline, delegated };
+        let (context, delegated) = (self.context.clone(), Default::default());
+        let (call_id, reply_calls) = (self.request.call_id.clone(), self.request.reply_calls.clone());
+        let invocation =
+            Invocation { tool: tool.clone(), arguments, requested, context, call_id, reply_calls, deadline, delegated };
         let (result, is_start_recorded) = {
             let called = self.call_until_end(source.as_ref(), &invocation);
             tokio::pin!(called);
@@ -385,7 +388,7 @@ impl Execution<'_> {
         authorise_call(self.app, &self.context, tool).await
     }
 
-    /// Finds the tool and authorises the call again after a person has permitted it: meanwhile the tool may have been disabled, a scope
+    /// Finds the tool and authorises the call again after a person has permitted it: since the request, the tool may have been disabled, a scope
     /// revoked, or the MCP server replaced by another one of its name, which no person has approved. The inner error is the reason for
     /// which the call may not be executed.
     async fn find_again(
@@ -407,7 +410,7 @@ impl Execution<'_> {
                 reason.unwrap_or_else(|| format!("the tool {:?} is no longer available", self.request.name))
             ));
         };
-        if let Err(problem) = found.tool.check_arguments(&text_of(arguments)) {
+        if let Err(problem) = check_arguments(self.app, &found.tool, &text_of(arguments)).await {
             return Ok(Err(format!("invalid arguments: {problem}")));
         }
         Ok(match self.authorise(&found.tool).await? {

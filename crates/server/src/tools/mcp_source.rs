@@ -10,7 +10,7 @@ use ostler_protocol::{
     mcp::{
         config::{McpExposure, McpTransport},
         names::{TOOL_PREFIX, own_name},
-        tools::McpTool,
+        tools::{McpTool, SCHEMA_BYTES_MAX},
     },
     text::clip,
     tools::{ToolDefinition, ToolOrigin},
@@ -28,7 +28,7 @@ use crate::{
     app::App,
     dialect::Dialects,
     launcher::bound_references::BoundReferences,
-    mcp::{CallableServers, ConnectionView, KnownServer, Lease, Mcp, McpProblem, ServerOrigin},
+    mcp::{CallableServers, ConnectionView, Lease, Mcp, McpProblem, RegisteredServer, ServerOrigin},
 };
 
 /// How long a list of tools waits for a server that was connected before, from the start of the attempt to connect it. For another
@@ -62,7 +62,7 @@ pub(super) struct McpSource {
 }
 
 impl CachedTools {
-    fn is_of(&self, known: &KnownServer) -> bool {
+    fn is_of(&self, known: &RegisteredServer) -> bool {
         self.fingerprint == known.fingerprint && self.trusts_hints == known.server.trust_hints
     }
 }
@@ -99,40 +99,51 @@ impl McpSource {
         run.map(|run| run.session.to_string()).unwrap_or_default()
     }
 
-    async fn lease(app: &App, context: &ToolContext, known: &KnownServer) -> Option<Lease> {
+    async fn lease(app: &App, context: &ToolContext, known: &RegisteredServer) -> Option<Lease> {
         Mcp::of(app).lease(app, known, &Self::scope(app, context)).await.ok()
     }
 
     /// The definitions of a server's tools, to call one of them. Does not use the connection if it is made: the call does.
-    async fn of_called(&self, app: &App, context: &ToolContext, known: &KnownServer) -> Definitions {
+    async fn of_called(&self, app: &App, context: &ToolContext, known: &RegisteredServer) -> Definitions {
         if let Some(tools) = Mcp::of(app).connected_tools(app, known, &Self::scope(app, context)) {
-            return self.define(known, &tools);
+            return self.definitions(app, known, &tools).await;
         }
         if Mcp::of(app).pause_left(app, known).is_some() {
             return Definitions::default();
         }
         let Some(lease) = Self::lease(app, context, known).await else { return Definitions::default() };
-        self.of_connection(known, timeout(CONNECT_WITHIN, lease.ready()).await.ok())
+        self.of_connection(app, known, timeout(CONNECT_WITHIN, lease.ready()).await.ok()).await
     }
 
     /// How long a list of tools waits for a server.
-    fn list_wait(app: &App, known: &KnownServer) -> Duration {
+    fn list_wait(app: &App, known: &RegisteredServer) -> Duration {
         let list_wait = Duration::from_millis(app.config.mcp.list_wait_ms);
         if Mcp::of(app).is_reliable(known) { list_wait.max(CONNECT_WITHIN) } else { list_wait }
     }
 
-    async fn of_server(&self, app: &App, context: &ToolContext, known: &KnownServer, limit: Duration) -> Definitions {
+    async fn of_server(
+        &self,
+        app: &App,
+        context: &ToolContext,
+        known: &RegisteredServer,
+        limit: Duration,
+    ) -> Definitions {
         if Mcp::of(app).pause_left(app, known).is_some() {
             return Definitions::default();
         }
         let Some(lease) = Self::lease(app, context, known).await else { return Definitions::default() };
-        self.of_connection(known, lease.ready_within(limit).await)
+        self.of_connection(app, known, lease.ready_within(limit).await).await
     }
 
     /// The definitions of the tools of a connection. `None`: it is still being made.
-    fn of_connection(&self, known: &KnownServer, ready: Option<Result<ConnectionView, McpProblem>>) -> Definitions {
+    async fn of_connection(
+        &self,
+        app: &App,
+        known: &RegisteredServer,
+        ready: Option<Result<ConnectionView, McpProblem>>,
+    ) -> Definitions {
         match ready {
-            Some(Ok(view)) => self.define(known, &view.tools),
+            Some(Ok(view)) => self.definitions(app, known, &view.tools).await,
             Some(Err(problem)) => {
                 tracing::warn!(server = known.name, %problem, "the tools of an MCP server are not offered");
                 Definitions::default()
@@ -144,17 +155,32 @@ impl McpSource {
         }
     }
 
-    fn define(&self, known: &KnownServer, listed: &Arc<Vec<McpTool>>) -> Definitions {
+    /// The definitions of listed tools, which are made once for each list.
+    async fn definitions(&self, app: &App, known: &RegisteredServer, listed: &Arc<Vec<McpTool>>) -> Definitions {
+        match self.of_list(known, listed) {
+            Some(definitions) => definitions,
+            None => app.compute(listed.len() * SCHEMA_BYTES_MAX, || self.define(known, listed)).await,
+        }
+    }
+
+    /// The definitions that were made of a list.
+    fn of_list(&self, known: &RegisteredServer, listed: &Arc<Vec<McpTool>>) -> Option<Definitions> {
+        let cached = self.cached.lock();
+        let mut of_server = cached.get(&known.name)?.iter().filter(|tools| tools.is_of(known));
+        Some(of_server.find(|tools| Arc::ptr_eq(&tools.listed, listed))?.definitions.clone())
+    }
+
+    fn define(&self, known: &RegisteredServer, listed: &Arc<Vec<McpTool>>) -> Definitions {
+        if let Some(definitions) = self.of_list(known, listed) {
+            return definitions;
+        }
         let others: Vec<_> = {
             let cached = self.cached.lock();
             let lists = cached.get(&known.name).map(Vec::as_slice).unwrap_or_default();
             let of_server = lists.iter().filter(|tools| tools.is_of(known));
-            if let Some(found) = of_server.clone().find(|tools| Arc::ptr_eq(&tools.listed, listed)) {
-                return found.definitions.clone();
-            }
             of_server.map(|tools| (tools.listed.clone(), tools.definitions.clone())).collect()
         };
-        // Another session's connection may have listed the same tools. Without the lock: lists are long, and schemas are compiled.
+        // Another session's connection may have listed the same tools. Without the lock: lists are long, and schemas are copied.
         let same = others.into_iter().find(|(other, _)| other == listed).map(|(_, definitions)| definitions);
         let define_all =
             || -> Definitions { Arc::new(listed.iter().filter_map(|tool| definition(known, tool)).collect()) };
@@ -163,7 +189,7 @@ impl McpSource {
         definitions
     }
 
-    fn remember(&self, known: &KnownServer, listed: &Arc<Vec<McpTool>>, definitions: &Definitions) {
+    fn remember(&self, known: &RegisteredServer, listed: &Arc<Vec<McpTool>>, definitions: &Definitions) {
         let mut cached = self.cached.lock();
         let lists = cached.entry(known.name.clone()).or_default();
         // A list that only the cache has is of a connection that has ended, or has listed other tools since.
@@ -192,7 +218,7 @@ struct OfferedServers {
 impl OfferedServers {
     /// The servers of which the run may get a tool. Those that are granted are servers of the configuration: a caller may have added
     /// another one under the same name.
-    fn servers(&self) -> impl Iterator<Item = &KnownServer> {
+    fn servers(&self) -> impl Iterator<Item = &RegisteredServer> {
         self.callable.servers.iter().filter(move |known| {
             let is_granted = |names: &Vec<String>| {
                 let is_own = |name: &String| own_name(name, &known.name).is_some();
@@ -208,9 +234,13 @@ impl OfferedServers {
     }
 }
 
-/// The server that executes calls of a tool: the one that offered it. Meanwhile another one may have got its name.
-fn executing_server<'a>(callable: &'a CallableServers, tool: &ToolDefinition, name: &str) -> Option<&'a KnownServer> {
-    let is_same = |known: &&KnownServer| {
+/// The server that executes calls of a tool: the one that offered it. Another one may have its name now.
+fn executing_server<'a>(
+    callable: &'a CallableServers,
+    tool: &ToolDefinition,
+    name: &str,
+) -> Option<&'a RegisteredServer> {
+    let is_same = |known: &&RegisteredServer| {
         known.name == name
             && known.server.expose == McpExposure::Toolkit
             && tool.server_fingerprint.as_ref() == Some(&known.fingerprint)
@@ -219,7 +249,7 @@ fn executing_server<'a>(callable: &'a CallableServers, tool: &ToolDefinition, na
 }
 
 /// `None` if the tool cannot be called.
-fn definition(known: &KnownServer, tool: &McpTool) -> Option<Arc<ToolDefinition>> {
+fn definition(known: &RegisteredServer, tool: &McpTool) -> Option<Arc<ToolDefinition>> {
     if tool.invalid_reason.is_some() {
         return None;
     }
@@ -294,7 +324,7 @@ impl ToolSource for McpSource {
                 return Ok(None);
             };
             let (mcp, scope) = (Mcp::of(app), Self::scope(app, context));
-            let is_missing = |known: &&KnownServer| {
+            let is_missing = |known: &&RegisteredServer| {
                 own_name(name, &known.name).is_some() && mcp.connected_tools(app, known, &scope).is_none()
             };
             let missing = offered.servers().find(is_missing);
@@ -395,10 +425,16 @@ mod tests {
         assert_eq!(read(json!({"content": []})).unwrap(), "");
     }
 
-    fn server(command: &str) -> KnownServer {
+    fn server(command: &str) -> RegisteredServer {
         let server: McpServer = serde_json::from_value(json!({"command": command})).unwrap();
         let fingerprint = server.fingerprint();
-        KnownServer { name: "files".into(), server, fingerprint, origin: ServerOrigin::Configured, is_enabled: true }
+        RegisteredServer {
+            name: "files".into(),
+            server,
+            fingerprint,
+            origin: ServerOrigin::Configured,
+            is_enabled: true,
+        }
     }
 
     #[test]
@@ -412,7 +448,8 @@ mod tests {
             invalid_reason: None,
         };
         let tool = definition(&server("one"), &listed).unwrap();
-        let callable = |known: KnownServer| CallableServers { servers: vec![known], disabled_tools: BTreeSet::new() };
+        let callable =
+            |known: RegisteredServer| CallableServers { servers: vec![known], disabled_tools: BTreeSet::new() };
         assert!(executing_server(&callable(server("one")), &tool, "files").is_some());
         assert!(executing_server(&callable(server("two")), &tool, "files").is_none(), "added under the same name");
         let mut direct = server("one");

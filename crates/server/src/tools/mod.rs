@@ -11,6 +11,7 @@
 mod built_in;
 mod call_redactor;
 mod calls;
+mod checks;
 mod edited_arguments;
 mod edits;
 mod execute;

@@ -85,6 +85,7 @@ impl CallOutcome {
             edited_arguments: edited,
             delegated_tokens: delegated.map(|delegated| delegated.tokens),
             delegated_cost_usd: delegated.map(|delegated| delegated.cost_usd),
+            delegated_tool_calls: delegated.map(|delegated| delegated.tool_calls),
         }
     }
 }

@@ -73,6 +73,8 @@ struct RecordedCall<'a> {
     status: &'static str,
     tool_call_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     total_tokens: Option<i64>,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -196,6 +198,7 @@ impl<'a> Recorder<'a> {
             lease_epoch: self.is_unanswered.then_some(self.request.lease_epoch),
             total_tokens: delegated.map(|delegated| delegated.tokens),
             cost_usd: delegated.map(|delegated| delegated.cost_usd),
+            tool_calls: delegated.map(|delegated| delegated.tool_calls),
             ..self.fact(outcome.state)
         }
     }
@@ -259,6 +262,12 @@ impl<'a> Recorder<'a> {
         let hash = canonical_hash(&json!(["toolkit permission", call]));
         let body = hash.get(..32).and_then(|half| u128::from_str_radix(half, 16).ok()).unwrap_or_default();
         PermissionId::new(Uuid::from_u128(body))
+    }
+
+    /// The MCP server whose tool is called, for [`AskPermission::server_digest`]. The fingerprint itself is not shown.
+    fn server_digest(&self, tool: &ToolDefinition) -> Option<String> {
+        let fingerprint = tool.server_fingerprint.as_ref()?;
+        Some(canonical_hash(&json!(["toolkit server", self.run.run_id, self.request.command_id, fingerprint])))
     }
 
     /// Whether permission to execute exactly this call was requested before, by this server or another one.
@@ -326,6 +335,7 @@ impl<'a> Recorder<'a> {
             tool_call_id: Some(request.call_id.clone()),
             options: vec![option(ALLOW, "Allow", OptionKind::AllowOnce), option(DENY, "Deny", OptionKind::RejectOnce)],
             digest: digest.to_owned(),
+            server_digest: self.server_digest(tool),
             editable: self.editable(tool, arguments),
             call_details: None,
             with_next: false,

@@ -27,7 +27,7 @@ use crate::{
 
 /// How much longer than its deadline a call of another server may take to be recorded.
 const ELSEWHERE_GRACE: SignedDuration = SignedDuration::from_secs(10);
-/// The longest that a call of another server is waited for, whatever the clock says.
+/// The longest that a call of another server is waited for, independent of the clock.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(1_900);
 /// Characters of a call's arguments that a runner gets which continues the command.
 const EARLIER_ARGUMENTS_CHARS_MAX: usize = 16 * 1024;
@@ -63,6 +63,7 @@ struct CallFact {
     /// What runs that the call started have used.
     total_tokens: Value,
     cost_usd: Value,
+    tool_calls: Value,
 }
 
 impl CallFact {
@@ -85,8 +86,12 @@ impl CallFact {
     fn outcome(self, edited: Option<Map<String, Value>>) -> Option<CallOutcome> {
         let state = self.state().filter(|state| state.has_ended())?;
         let text = self.result.unwrap_or_else(|| CallOutcome::unknown().text);
-        let (tokens, cost_usd) = (self.total_tokens.as_i64(), self.cost_usd.as_f64());
-        let delegated = DelegatedUse { tokens: tokens.unwrap_or(0), cost_usd: cost_usd.unwrap_or(0.0) };
+        let count = |counted: &Value| counted.as_i64().unwrap_or(0);
+        let delegated = DelegatedUse {
+            tokens: count(&self.total_tokens),
+            cost_usd: self.cost_usd.as_f64().unwrap_or(0.0),
+            tool_calls: count(&self.tool_calls),
+        };
         Some(CallOutcome { state, text, is_truncated: self.result_truncated, edited, delegated })
     }
 }

@@ -81,6 +81,8 @@ pub struct Invocation {
     pub context: ToolContext,
     /// Unique in its run.
     pub call_id: String,
+    /// The ids of all calls that the agent makes at once, this one among them. Empty if it makes no others.
+    pub reply_calls: Vec<String>,
     /// When the call is given up.
     pub deadline: Instant,
     /// What runs that the call started have used. It counts against the budgets of the call's command.

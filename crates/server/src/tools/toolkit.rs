@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
+    created::Created,
     ids::CommandId,
     json::text_of,
     kernel::chain::{Hash, payload_digest},
@@ -20,6 +21,7 @@ use super::{
     built_in::BuiltIn,
     call_redactor::CallRedactor,
     calls::{CallKey, Calls},
+    checks::check_arguments,
     execute,
     mcp_source::McpSource,
     outcome::CallOutcome,
@@ -139,7 +141,7 @@ impl Toolkit {
         let until = Instant::now() + wait;
         let key = CallKey { run_id: run.run_id, call_id: request.call_id.clone() };
         let fingerprint = fingerprint(&request);
-        let (call, is_new) = Self::of(app).calls.begin(&key, fingerprint)?;
+        let Created { value: call, is_new } = Self::of(app).calls.begin(&key, fingerprint)?;
         if is_new {
             let reply = ReplySets::join(&Self::of(app).replies, run.run_id, &request);
             let (app, call, key) = (app.clone(), call.clone(), key.clone());
@@ -182,7 +184,7 @@ impl Toolkit {
                 None => Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}")),
             });
         };
-        let arguments = tool.check_arguments(&text_of(&request.arguments));
+        let arguments = check_arguments(app, &tool, &text_of(&request.arguments)).await;
         let requested = arguments.map_err(|problem| Failure::rule(Rule::ToolArguments, problem))?;
         let arguments = source.complete(app, context, &tool, requested.clone()).await?;
         let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
@@ -194,6 +196,7 @@ impl Toolkit {
             requested,
             context,
             call_id: call_id.clone(),
+            reply_calls: vec![],
             deadline,
             delegated,
         };

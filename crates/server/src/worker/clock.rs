@@ -25,8 +25,6 @@ const FORSAKEN_US: i64 = 60_000_000;
 /// A sample that took longer is too imprecise.
 const ROUND_TRIP_US_MAX: i64 = TOLERANCE_US;
 const SAMPLES_MAX: usize = 3;
-/// An attempt fails if another server writes at the same moment.
-const ANCHOR_ATTEMPTS_MAX: usize = 10;
 const SAMPLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Anchors the clock to the database's, where servers share one. Call it before anything is dated.
@@ -36,7 +34,10 @@ const SAMPLE_WAIT: Duration = Duration::from_secs(5);
 pub(crate) async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
     let Some(clock) = clock.adjustable().filter(|_| db.multi_replica()) else { return Ok(()) };
     let failed = |error: StoreError| not_started(Rule::Store, error);
-    for _ in 0..ANCHOR_ATTEMPTS_MAX {
+    let contended = || not_started(Rule::Store, "other servers changed store_clock during each attempt to read it");
+    let mut attempts = db.attempts(contended);
+    loop {
+        attempts.start_next()?;
         let (mut reading, found, _) = wait_for_other_servers(db, clock).await.map_err(failed)?;
         let unseen_us = found.raw_us - found.seen_us;
         if !(-TOLERANCE_US..=FORSAKEN_US).contains(&unseen_us) {
@@ -50,8 +51,6 @@ pub(crate) async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Fail
         clock.anchor(&reading);
         return Ok(());
     }
-    let detail = format!("other servers changed store_clock during each of {ANCHOR_ATTEMPTS_MAX} attempts to read it");
-    Err(not_started(Rule::Store, detail))
 }
 
 /// Samples the database's clock until a server has looked at it recently, or none has for two intervals.

@@ -55,8 +55,9 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
     let silent = store::kernel::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await?;
-    let hand = app.in_hand.snapshot();
-    let abandoned: Vec<_> = silent.into_iter().filter(|job| judges && is_abandoned(job, before, &hand)).collect();
+    let launcher_jobs = app.held_jobs.snapshot();
+    let abandoned: Vec<_> =
+        silent.into_iter().filter(|job| judges && is_abandoned(job, before, &launcher_jobs)).collect();
     let mut restarted_jobs = 0;
     for job in abandoned {
         restarted_jobs += usize::from(abandon(app, &job).await && is_restarted(app, &job).await?);

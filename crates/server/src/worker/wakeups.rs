@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 use ostler_protocol::{Failure, ids::SessionId};
 use ostler_store::{
     self as store, StoreError,
-    wakeups::{FormerWord, Receiver, Sender, Wakeups},
+    wakeups::{LegacyWord, Receiver, Sender, Wakeups},
 };
 
 use crate::{app::App, dialect::Dialects, net::sockets::Frame};
@@ -168,16 +168,16 @@ fn wake_topics(app: &App, wakeups: &Wakeups) {
             (topic.receive)(app, &frame.key, text);
         }
     }
-    wakeups.former.iter().for_each(|word| wake_former(app, word));
+    wakeups.legacy_words.iter().for_each(|word| wake_legacy(app, word));
 }
 
 /// Handles a word of a server of the former version: it belongs to the first topic that recognises it.
-fn wake_former(app: &App, word: &FormerWord) {
-    let meant = Dialects::of(app).topics().find_map(|topic| Some((topic, (topic.former)(word)?)));
+fn wake_legacy(app: &App, word: &LegacyWord) {
+    let meant = Dialects::of(app).topics().find_map(|topic| Some((topic, (topic.legacy)(word)?)));
     let Some((topic, key)) = meant else { return };
     match word {
-        FormerWord::Frame(_, frame) => decoded(frame).into_iter().for_each(|frame| (topic.receive)(app, &key, frame)),
-        FormerWord::Listener(_) | FormerWord::Urgent(_) => (topic.wake)(app, &key),
+        LegacyWord::Frame(_, frame) => decoded(frame).into_iter().for_each(|frame| (topic.receive)(app, &key, frame)),
+        LegacyWord::Listener(_) | LegacyWord::Urgent(_) => (topic.wake)(app, &key),
     }
 }
 

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{
-    acted_agent::{self, server, server_with},
     refused,
     scene::{Attached, attached},
+    shell_agent::{self, server, server_with},
 };
 use crate::harness::{Engine, TestServer, both_engines, id, one_engine};
 
-pub const TAGS: [&str; 9] = [
+pub(crate) const TAGS: [&str; 9] = [
     "session_supported_commands",
     "session_lsp",
     "session_hooks",
@@ -22,7 +22,7 @@ pub const TAGS: [&str; 9] = [
 ];
 
 /// Whether the behaviour behind a tag is there.
-pub async fn is_there(server: &TestServer, tag: &str) -> bool {
+pub(crate) async fn is_there(server: &TestServer, tag: &str) -> bool {
     let session = attached(server).await;
     let answer = match tag {
         "session_supported_commands" => session.get("supported-commands").await,
@@ -139,7 +139,7 @@ async fn an_agent_that_dies_is_started_again(engine: Engine) {
 #[one_engine]
 async fn an_agent_that_does_not_start_is_reported(engine: Engine) {
     let server = server(engine).await;
-    acted_agent::install_command(&server, "[\"/bin/false\"]").await;
+    shell_agent::install_command(&server, "[\"/bin/false\"]").await;
     let session = attached(&server).await;
     refused(session.get("lsp").await, 503, "acp_channel_unavailable");
     assert_eq!(server.get("/workspace/hooks").await.with_status(200)["initialized"], false);

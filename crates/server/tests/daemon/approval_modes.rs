@@ -4,19 +4,20 @@ use ostler_protocol::kernel::policy::Approval;
 use serde_json::{Value, json};
 
 use super::{
-    acted_agent, refused,
+    refused,
     scene::{Attached, attached},
+    shell_agent,
 };
 use crate::harness::{Engine, Setup, TestServer, both_engines, one_engine};
 
 async fn server(engine: Engine, change: impl FnOnce(&mut Setup)) -> TestServer {
     let server = TestServer::with(engine, |setup| {
-        acted_agent::choose(setup);
+        shell_agent::choose(setup);
         setup.token("client", "client", &["local"]);
         change(setup);
     })
     .await;
-    acted_agent::install(&server).await;
+    shell_agent::install(&server).await;
     server
 }
 
@@ -64,7 +65,7 @@ async fn the_options_of_a_session_are_its_mode_and_its_model(engine: Engine) {
     for state in [&context["state"], &loaded["state"], &resumed["state"]] {
         let options = state["configOptions"].as_array().unwrap();
         let current: Vec<_> = options.iter().map(|option| [&option["id"], &option["currentValue"]]).collect();
-        assert_eq!(current, [[&json!("mode"), &json!("plan")], [&json!("model"), &json!(acted_agent::PROFILE)]]);
+        assert_eq!(current, [[&json!("mode"), &json!("plan")], [&json!("model"), &json!(shell_agent::PROFILE)]]);
         assert_eq!(options[0]["options"].as_array().unwrap().len(), 5);
         let choice = json!({"value": "scripted", "name": "scripted", "description": ""});
         assert!(options[1]["options"].as_array().unwrap().contains(&choice), "{state}");

@@ -212,7 +212,7 @@ async fn a_prompt_may_have_64_open_permission_requests(engine: Engine) {
 }
 
 /// Proves one of the tags about questions beside a session.
-pub async fn proof(server: &TestServer, tag: &str) {
+pub(crate) async fn proof(server: &TestServer, tag: &str) {
     let session = attached(server).await;
     match tag {
         "session_recap" => assert!(session.post("recap", &Value::Null).await.with_status(200)["recap"].is_null()),

@@ -23,7 +23,7 @@ const TOKEN: &str = "pl4nted-access-token-0123456789";
 const INTERVAL_MS: i64 = 5_000;
 
 /// The section of a provider, with PKCE.
-pub fn section(identity: &IdentityProvider) -> DeviceFlowSection {
+pub(crate) fn section(identity: &IdentityProvider) -> DeviceFlowSection {
     DeviceFlowSection {
         device_authorization_url: identity.device_authorization_url(),
         token_url: identity.token_url(),
@@ -34,12 +34,12 @@ pub fn section(identity: &IdentityProvider) -> DeviceFlowSection {
     }
 }
 
-pub fn configure_flow(setup: &mut Setup, provider_id: &str, section: DeviceFlowSection) {
+pub(crate) fn configure_flow(setup: &mut Setup, provider_id: &str, section: DeviceFlowSection) {
     setup.config.change(|daemon: &mut DaemonSection| drop(daemon.device_flows.insert(provider_id.into(), section)));
 }
 
 /// Stores the config of the profile that gets the token, as its tenant's.
-pub async fn set_profile(server: &Caller) {
+pub(crate) async fn set_profile(server: &Caller) {
     let config = "[ostler]\nagent = \"model\"\nbase_url = \"https://models.example/v1\"\nmodel = \"m\"\n";
     let path = format!("/api/v1/provider-profiles/{PROFILE}/config?tenantId=local");
     server.call("PUT", &path, &json!({"config": config})).await.with_status(200);
@@ -119,7 +119,7 @@ fn client_of(session: &str, client: &str) -> String {
 }
 
 /// Whether a key sets up a provider.
-pub async fn installs(server: &TestServer) -> bool {
+pub(crate) async fn installs(server: &TestServer) -> bool {
     if server.get(PROVIDERS).await.body["code"] == "no_workspace" {
         return false;
     }
@@ -131,7 +131,7 @@ pub async fn installs(server: &TestServer) -> bool {
 }
 
 /// Whether device flows are there. Without a configured provider, each one is unknown.
-pub async fn has_device_flows(server: &TestServer) -> bool {
+pub(crate) async fn has_device_flows(server: &TestServer) -> bool {
     let status = server.get(STATUS).await;
     if status.body["code"] == "no_workspace" {
         return false;

@@ -156,7 +156,7 @@ async fn memory_and_language_reach_the_backend_with_the_prompt(engine: Engine) {
 }
 
 /// Proves one of the tags about a session's details.
-pub async fn proof(server: &TestServer, tag: &str) {
+pub(crate) async fn proof(server: &TestServer, tag: &str) {
     let session = attached(server).await;
     match tag {
         "session_set_model" => {

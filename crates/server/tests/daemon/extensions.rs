@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    acted_agent::{self, ended, server, server_with},
     refused,
     scene::attached,
+    shell_agent::{self, ended, server, server_with},
 };
 use crate::harness::{Engine, TestServer, id, one_engine};
 
@@ -86,7 +86,7 @@ async fn what_a_program_prints_decides_before_anything_is_stored(engine: Engine)
         install) echo 'Extension "demo" installed; README not found' ;;
         *) echo "Extension \"$2\" is already up to date." ;;
         esac"#;
-    acted_agent::install_command(&server, &format!("[\"/bin/sh\", \"-c\", '''{script}''', \"--acp\"]")).await;
+    shell_agent::install_command(&server, &format!("[\"/bin/sh\", \"-c\", '''{script}''', \"--acp\"]")).await;
     let operation = change(&server, "POST", "demo/update", &Value::Null).await;
     assert_eq!((&operation["status"], is_stored(&server, "update")), (&json!("failed"), false), "{operation}");
     let operation = change(&server, "POST", "install", &install("/tmp")).await;

@@ -1,4 +1,4 @@
-//! Files of the workspace: read, listed, found, written and edited by clients, and nothing outside it by anybody.
+//! Files of the workspace: read, listed, found, written and edited by clients, and nothing outside it by any client.
 
 mod parts;
 

@@ -4,7 +4,7 @@ use ostler_protocol::{daemon::files::FILE_BODY_BYTES_MAX, limits::EVENT_BYTES_MA
 use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
-use super::{acted_agent, configure, refused, scene::attached, states};
+use super::{configure, refused, scene::attached, shell_agent, states};
 use crate::{
     harness::{Engine, TestServer, both_engines, eventually, one_engine},
     retention::verify,
@@ -146,11 +146,11 @@ async fn a_large_prompt_reaches_an_acp_agent_as_it_was_sent(engine: Engine) {
     let mut workspace = None;
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 4;
-        acted_agent::choose(setup);
+        shell_agent::choose(setup);
         workspace = setup.config.server.workspace.clone();
     })
     .await;
-    acted_agent::install_command(&server, &format!("[\"/bin/sh\", \"-c\", '''{AGENT}''', \"--acp\"]")).await;
+    shell_agent::install_command(&server, &format!("[\"/bin/sh\", \"-c\", '''{AGENT}''', \"--acp\"]")).await;
     let session = attached(&server).await;
     let (text, data) = (text(100), image(600 * 1024));
     session.post("prompt", &with_image(&text, &data)).await.with_status(202);

@@ -56,7 +56,7 @@ async fn a_session_that_is_not_used_is_closed_and_can_be_loaded_again(engine: En
     eventually("the idle session is closed", async || (server.store(&closed).await.len() == 1).then_some(())).await;
     idle.get("context").await.with_status(404);
     let note = eventually("the end is recorded", async || {
-        server.noted(&idle.id).await.pop().filter(|note| note.0 == "daemon.session_closed")
+        server.recorded_notes(&idle.id).await.pop().filter(|note| note.0 == "daemon.session_closed")
     })
     .await;
     assert_eq!(note.1["data"], json!({"sessionId": idle.id, "reason": "idle_timeout"}));

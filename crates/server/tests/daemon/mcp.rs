@@ -18,7 +18,7 @@ const MCP: &str = "/workspace/mcp";
 const SERVERS: &str = "/workspace/mcp/servers";
 
 /// The tags of this area.
-pub const TAGS: [&str; 9] = [
+pub(crate) const TAGS: [&str; 9] = [
     "workspace_mcp",
     "workspace_mcp_restart",
     "workspace_mcp_manage",
@@ -80,7 +80,7 @@ impl Desk {
 
     /// The data of the frames of this type that followers got.
     async fn frames(&self, frame: &str) -> Vec<Value> {
-        let noted = self.server.noted(&self.session).await.into_iter();
+        let noted = self.server.recorded_notes(&self.session).await.into_iter();
         noted.filter(|(name, _)| *name == format!("daemon.{frame}")).map(|(_, data)| data["data"].clone()).collect()
     }
 
@@ -450,7 +450,7 @@ async fn planted_secrets_are_in_no_reply_and_no_event(engine: Engine) {
 }
 
 /// Whether the behaviour behind a tag is there.
-pub async fn is_there(server: &TestServer, tag: &str) -> bool {
+pub(crate) async fn is_there(server: &TestServer, tag: &str) -> bool {
     if server.config.server.workspace.is_none() {
         return false;
     }

@@ -37,7 +37,7 @@ async fn a_prompt_is_only_worked_on_by_a_server_of_its_workspace() {
     session.prompt("here").await;
     let elsewhere = tempfile::tempdir().unwrap();
     let other = server
-        .beside(|config| {
+        .start_another(|config| {
             config.server.workspace = Some(elsewhere.path().into());
             config.runner.slots = 4;
         })
@@ -61,6 +61,6 @@ async fn a_prompt_is_only_worked_on_by_a_server_of_its_workspace() {
     let run_id = there["activeRunId"].as_str().unwrap();
     let result = other.get(&format!("/api/v1/runs/{run_id}/result")).await.ok();
     assert_eq!(result["liveness"]["otherWorkspace"], bound.to_str().unwrap());
-    let _same = server.beside(|config| config.runner.slots = 4).await;
+    let _same = server.start_another(|config| config.runner.slots = 4).await;
     states(&server, &session.id, &["completed"]).await;
 }

@@ -6,7 +6,7 @@ use super::{refused, segment};
 use crate::harness::{TestServer, id};
 
 /// Whether the behaviour behind a tag is there.
-pub async fn sessions(server: &TestServer, tag: &str) -> bool {
+pub(crate) async fn sessions(server: &TestServer, tag: &str) -> bool {
     match tag {
         "session_list" => return lists_sessions(server).await,
         "prompt_absolute_deadline" => return has_deadlines(server).await,
@@ -95,7 +95,7 @@ async fn has_deadlines(server: &TestServer) -> bool {
 }
 
 /// Whether the behaviour behind a tag about a session's history is there.
-pub async fn history(server: &TestServer, tag: &str) -> bool {
+pub(crate) async fn history(server: &TestServer, tag: &str) -> bool {
     let opened = server.post("/session", &json!({"sessionScope": "thread"})).await.with_status(200);
     let (session_id, client_id) = (id(&opened, "sessionId"), id(&opened, "clientId"));
     let path = |verb: &str| format!("/session/{session_id}/{verb}");

@@ -12,7 +12,7 @@ use super::{
 use crate::harness::{Engine, TestServer, both_engines, eventually};
 
 /// The texts of the conversation that the agent gets with the last prompt.
-pub async fn conversation(server: &TestServer, session: &Attached) -> Vec<String> {
+pub(crate) async fn conversation(server: &TestServer, session: &Attached) -> Vec<String> {
     let (run_id, command_id) = session.prompted(server).await;
     let path = format!("/api/v1/runs/{run_id}/commands/{command_id}/conversation");
     let page = server.get(&path).await.with_status(200);
@@ -86,7 +86,7 @@ async fn a_rewind_that_cannot_be_done_changes_nothing(engine: Engine) {
     assert_eq!(snapshots(&session).await.len(), 2);
 }
 
-/// An ACP agent that stores each prompt beside its script, and changes files if a prompt says so. It dies before its first prompt if
+/// An ACP agent that stores each prompt beside its script, and changes files if a prompt requests it. It dies before its first prompt if
 /// the file `crash` is there.
 const AGENT: &str = r#"
 say() { printf '%s\n' "$1"; }

@@ -47,7 +47,7 @@ async fn concurrent_requests_open_one_session(engine: Engine) {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_of_one_postgres_open_one_session() {
     let server = TestServer::start(Engine::Postgres).await;
-    let other = server.beside(|_| ()).await;
+    let other = server.start_another(|_| ()).await;
     let requests = (0..8).map(|at| if at % 2 == 0 { server.open() } else { other.open() });
     let requests: Vec<std::pin::Pin<Box<dyn Future<Output = Value>>>> =
         requests.map(|request| Box::pin(request) as _).collect();
@@ -88,12 +88,12 @@ async fn an_unknown_model_does_not_fail_the_request_and_followers_are_notified(e
     let server = TestServer::start(engine).await;
     let opened = server.post("/session", &json!({"modelServiceId": "gpt-0"})).await.with_status(200);
     let session_id = id(&opened, "sessionId");
-    let noted = server.noted(&session_id).await;
+    let noted = server.recorded_notes(&session_id).await;
     let (frame, note) = &noted[0];
     assert_eq!(frame, "daemon.model_switch_failed");
     assert_eq!((&note["data"]["requestedModelId"], &note["clientId"]), (&json!("gpt-0"), &opened["clientId"]));
     server.post("/session", &json!({"modelServiceId": "scripted"})).await.with_status(200);
-    assert_eq!(server.noted(&session_id).await.len(), 1, "it is the current one already");
+    assert_eq!(server.recorded_notes(&session_id).await.len(), 1, "it is the current one already");
 }
 
 #[both_engines]
@@ -127,7 +127,7 @@ async fn a_closed_session_is_gone_until_it_is_loaded_again(engine: Engine) {
     states(&server, &session_id, &["completed"]).await;
     let path = format!("/session/{session_id}");
     assert_eq!(server.as_client(&client_id, "DELETE", &path, &Value::Null).await.status, 204);
-    let (frame, note) = server.noted(&session_id).await.pop().unwrap();
+    let (frame, note) = server.recorded_notes(&session_id).await.pop().unwrap();
     assert_eq!(frame, "daemon.session_closed");
     let data = json!({"sessionId": session_id, "reason": "client_close", "closedBy": client_id});
     assert_eq!(note, json!({"data": data, "clientId": client_id}));

@@ -312,7 +312,7 @@ async fn permission_requests_are_frames(engine: Engine) {
 }
 
 /// The behaviour of the tags of event streams that no toggle changes.
-pub async fn proof(server: &TestServer) {
+pub(crate) async fn proof(server: &TestServer) {
     let scene = session(server).await;
     let mut follow = scene.follow_after(server, 0).await;
     assert_eq!(follow.status, 200);
@@ -325,7 +325,7 @@ pub async fn proof(server: &TestServer) {
 }
 
 /// Whether a stream to which nothing is written is closed.
-pub async fn evicts_idle_writers(server: &TestServer) -> bool {
+pub(crate) async fn evicts_idle_writers(server: &TestServer) -> bool {
     let scene = session(server).await;
     let mut follow = scene.follow(server).await;
     let evicted = tokio::time::timeout(std::time::Duration::from_millis(1_500), next(&mut follow)).await;

@@ -20,12 +20,12 @@ async fn server(engine: Engine, strategy: PermissionStrategy) -> TestServer {
     .await
 }
 
-pub fn selected(option: &str) -> Value {
+pub(crate) fn selected(option: &str) -> Value {
     json!({"outcome": {"outcome": "selected", "optionId": option}})
 }
 
 /// A permission request of a prompt of this client.
-pub async fn request_of(server: &TestServer, session: &Attached) -> String {
+pub(crate) async fn request_of(server: &TestServer, session: &Attached) -> String {
     session.prompt(r#"{"script": [{"ask": {"title": "Delete a?", "command": "rm a"}}, {"say": "done"}]}"#).await;
     eventually("the backend asks", async || {
         let path = format!("/api/v1/sessions/{}/trace?limit=200", session.id);
@@ -37,14 +37,14 @@ pub async fn request_of(server: &TestServer, session: &Attached) -> String {
     .await
 }
 
-pub async fn events_of(server: &TestServer, session: &Attached, kind: &str) -> Vec<Value> {
+pub(crate) async fn events_of(server: &TestServer, session: &Attached, kind: &str) -> Vec<Value> {
     let page = server.get(&format!("/api/v1/sessions/{}/trace?limit=200", session.id)).await.with_status(200);
     let events = page["events"].as_array().unwrap().iter().filter(|event| event["type"] == kind);
     events.map(|event| event["payload"].clone()).collect()
 }
 
 /// Another client of the same session.
-pub async fn joined(session: &Attached) -> Attached {
+pub(crate) async fn joined(session: &Attached) -> Attached {
     let loaded = session.caller.call("POST", &format!("/session/{}/load", session.id), &json!({})).await;
     let client = loaded.with_status(200)["clientId"].as_str().unwrap().to_owned();
     Attached { caller: session.caller.clone(), id: session.id.clone(), client }
@@ -179,7 +179,7 @@ async fn the_deadline_of_a_request_does_not_wait_for_the_next_sweep(engine: Engi
 }
 
 /// Proves one of the tags about votes, without a runner: the test is the runner.
-pub async fn proof(server: &TestServer, tag: &str) {
+pub(crate) async fn proof(server: &TestServer, tag: &str) {
     let session = attached(server).await;
     session.prompt("hi").await;
     let (run_id, command_id) = session.prompted(server).await;

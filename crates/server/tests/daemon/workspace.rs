@@ -1,7 +1,7 @@
 //! Documents and snapshots of the workspace: memory, settings, initialisation, environment, checks, providers.
 
 mod memory;
-pub mod proofs;
+pub(crate) mod proofs;
 mod settings;
 mod snapshots;
 
@@ -14,17 +14,17 @@ use tempfile::TempDir;
 use crate::harness::{Answer, Caller, Engine, Setup, TestServer, id, one_engine};
 
 /// A server that is bound to a workspace, with tokens of every role.
-pub struct Bound {
+pub(crate) struct Bound {
     pub server: TestServer,
     directory: TempDir,
 }
 
 impl Bound {
-    pub async fn start(engine: Engine) -> Self {
+    pub(crate) async fn start(engine: Engine) -> Self {
         Self::with(engine, |_| ()).await
     }
 
-    pub async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
+    pub(crate) async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
         let directory = scratch::in_memory();
         let server = TestServer::with(engine, |setup| {
             setup.config.server.workspace = Some(directory.path().into());
@@ -38,30 +38,30 @@ impl Bound {
         Self { server, directory }
     }
 
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.directory.path().canonicalize().unwrap()
     }
 
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.root().join(name).to_str().unwrap().to_owned()
     }
 
-    pub fn put(&self, name: &str, text: impl AsRef<[u8]>) {
+    pub(crate) fn put(&self, name: &str, text: impl AsRef<[u8]>) {
         let path = self.root().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
-    pub fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         std::fs::read_to_string(self.root().join(name)).unwrap()
     }
 
     /// A session that clients have open in the workspace, with one client of the operator. The session's id.
-    pub async fn open_session(&self, client: &str) -> String {
+    pub(crate) async fn open_session(&self, client: &str) -> String {
         self.open_session_in(&self.root(), client).await
     }
 
-    pub async fn open_session_in(&self, workspace: &Path, client: &str) -> String {
+    pub(crate) async fn open_session_in(&self, workspace: &Path, client: &str) -> String {
         let body = json!({"tenantId": "local", "backendProfile": "scripted"});
         let session = id(&self.server.post("/api/v1/sessions", &body).await.with_status(201), "sessionId");
         let workspace = workspace.display();
@@ -79,7 +79,7 @@ impl Bound {
     }
 
     /// The frames that were recorded in a session: their types, data and clients.
-    pub async fn frames(&self, session: &str) -> Vec<(String, Value, Value)> {
+    pub(crate) async fn frames(&self, session: &str) -> Vec<(String, Value, Value)> {
         let trace = self.server.get(&format!("/api/v1/sessions/{session}/trace")).await.with_status(200);
         let payloads = trace["events"].as_array().unwrap().iter().map(|event| &event["payload"]);
         let frame = |payload: &Value| {
@@ -90,7 +90,7 @@ impl Bound {
     }
 
     /// A request of the operator's client.
-    pub async fn post_as(&self, client: &str, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post_as(&self, client: &str, path: &str, body: &Value) -> Answer {
         let request = self.server.request("POST", path).header("x-qwen-client-id", client);
         self.server.send(self.server.with_body(request, path, body)).await
     }
@@ -98,7 +98,7 @@ impl Bound {
 
 /// Checks how a request was refused.
 #[track_caller]
-pub fn refused(answer: Answer, status: u16, code: &str) -> Value {
+pub(crate) fn refused(answer: Answer, status: u16, code: &str) -> Value {
     let body = answer.with_status(status);
     assert_eq!(body["code"], code, "{body}");
     assert!(body["error"].is_string(), "{body}");
@@ -163,10 +163,10 @@ async fn settings_need_the_right_to_provide_and_documents_the_right_to_submit(en
 #[one_engine]
 async fn a_caller_without_a_token_may_read_and_not_change(engine: Engine) {
     let bound = Bound::with(engine, |setup| setup.config.server.open_loopback = true).await;
-    let anybody = bound.server.with_token(None);
-    anybody.get("/workspace/memory").await.with_status(200);
+    let anonymous = bound.server.with_token(None);
+    anonymous.get("/workspace/memory").await.with_status(200);
     for (path, body, _) in changes() {
-        refused(anybody.post(path, &body).await, 401, "token_required");
+        refused(anonymous.post(path, &body).await, 401, "token_required");
     }
     assert_eq!(std::fs::read_dir(bound.root()).unwrap().count(), 0, "nothing was written");
 }

@@ -19,7 +19,7 @@ fn every_pod_runs_as_an_unprivileged_user() {
         for shared in ["hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace"] {
             assert_eq!(pod.spec[shared], Value::Null, "{}: {shared}", pod.owner);
         }
-        assert!(pod.spec["automountServiceAccountToken"].is_boolean(), "{}: says whether it gets a token", pod.owner);
+        assert!(pod.spec["automountServiceAccountToken"].is_boolean(), "{}: states whether it gets a token", pod.owner);
         assert!(pod.volumes().all(|volume| volume["hostPath"].is_null()), "{}: uses a path of the machine", pod.owner);
     }
 }

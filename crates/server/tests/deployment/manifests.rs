@@ -6,17 +6,17 @@ use ostler_testkit::manifests::{OVERLAYS, SINGLE_FILES, directory, rendered};
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value, json};
 
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test")).join("../..")
 }
 
-pub struct Overlay {
+pub(crate) struct Overlay {
     pub name: &'static str,
     pub manifests: Vec<Value>,
 }
 
 /// Pods that a manifest makes.
-pub struct Pod<'a> {
+pub(crate) struct Pod<'a> {
     /// For messages: the overlay, and the kind and name of the manifest.
     pub owner: String,
     pub labels: &'a Value,
@@ -24,19 +24,19 @@ pub struct Pod<'a> {
 }
 
 impl Overlay {
-    pub fn read(name: &'static str) -> Self {
+    pub(crate) fn read(name: &'static str) -> Self {
         let text = std::fs::read_to_string(rendered(&root(), name)).unwrap();
         let manifests = parse(&text);
         assert!(!manifests.is_empty(), "{name}");
         Self { name, manifests }
     }
 
-    pub fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         OVERLAYS.into_iter().map(Self::read).collect()
     }
 
     /// A file of `deploy/kubernetes` that is applied by itself.
-    pub fn of_file(name: &'static str) -> Self {
+    pub(crate) fn of_file(name: &'static str) -> Self {
         let text = std::fs::read_to_string(directory(&root()).join(name)).unwrap();
         let manifests = parse(&text);
         assert!(!manifests.is_empty(), "{name}");
@@ -44,19 +44,19 @@ impl Overlay {
     }
 
     /// All files that are applied by themselves.
-    pub fn single_files() -> Vec<Self> {
+    pub(crate) fn single_files() -> Vec<Self> {
         SINGLE_FILES.into_iter().map(Self::of_file).collect()
     }
 
-    pub fn of(&self, kind: &str) -> impl Iterator<Item = &Value> {
+    pub(crate) fn of(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.manifests.iter().filter(move |manifest| manifest["kind"] == kind)
     }
 
-    pub fn find(&self, kind: &str, name: &str) -> Option<&Value> {
+    pub(crate) fn find(&self, kind: &str, name: &str) -> Option<&Value> {
         self.of(kind).find(|manifest| manifest["metadata"]["name"] == name)
     }
 
-    pub fn pods(&self) -> Vec<Pod<'_>> {
+    pub(crate) fn pods(&self) -> Vec<Pod<'_>> {
         let mut pods = vec![];
         for manifest in &self.manifests {
             let template = match &manifest["spec"]["template"] {
@@ -72,32 +72,32 @@ impl Overlay {
 }
 
 impl Pod<'_> {
-    pub fn containers(&self) -> impl Iterator<Item = &Value> {
+    pub(crate) fn containers(&self) -> impl Iterator<Item = &Value> {
         items(&self.spec["initContainers"]).chain(items(&self.spec["containers"]))
     }
 
-    pub fn volumes(&self) -> impl Iterator<Item = &Value> {
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = &Value> {
         items(&self.spec["volumes"])
     }
 }
 
 /// The elements of a list; none if there is no list.
-pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
 /// The elements of a list of texts.
-pub fn strings(list: &Value) -> Vec<String> {
+pub(crate) fn strings(list: &Value) -> Vec<String> {
     items(list).map(|item| item.as_str().unwrap().to_owned()).collect()
 }
 
 /// The labels that every runner's pod has.
-pub fn runner_labels() -> Value {
+pub(crate) fn runner_labels() -> Value {
     json!({"app.kubernetes.io/managed-by": "ostler", "ostler.dev/job": "job_1", "ostler.dev/run": "run_1"})
 }
 
 /// Whether a selector selects pods with these labels.
-pub fn selects(selector: &Value, labels: &Value) -> bool {
+pub(crate) fn selects(selector: &Value, labels: &Value) -> bool {
     let equal = selector["matchLabels"].as_object();
     let has_equal = equal.into_iter().flatten().all(|(key, value)| labels[key] == *value);
     has_equal
@@ -112,7 +112,7 @@ pub fn selects(selector: &Value, labels: &Value) -> bool {
 }
 
 /// The documents of a YAML file.
-pub fn parse(text: &str) -> Vec<Value> {
+pub(crate) fn parse(text: &str) -> Vec<Value> {
     let mut events = Parser::new_from_str(text).map(|event| event.expect("the file is YAML").0);
     let mut documents = vec![];
     while let Some(event) = events.next() {

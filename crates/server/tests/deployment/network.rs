@@ -5,9 +5,15 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
-    manifests::{Overlay, items, root, runner_labels, selects},
+    manifests::{Overlay, items, root, runner_labels, selects, strings},
     settings::listen_port,
 };
+
+/// Ranges that are not public: of private networks, of carriers and clusters behind them, of the machine itself, and link-local ones,
+/// where clouds have the metadata service of a machine.
+const PRIVATE_V4: [&str; 6] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "127.0.0.0/8"];
+const PRIVATE_V6: [&str; 2] = ["fc00::/7", "fe80::/10"];
 
 fn ports(rules: &Value) -> BTreeSet<i64> {
     items(rules).flat_map(|rule| items(&rule["ports"])).map(|port| port["port"].as_i64().unwrap()).collect()
@@ -31,13 +37,13 @@ fn allows(policies: &[&Value], direction: &str, own: &Value, peer: &Value, port:
 
 /// Whether the policies of an overlay let a pod connect to another one. Both ends must allow it, because all traffic that no
 /// policy allows is denied.
-pub fn connects(overlay: &Overlay, from: &Value, to: &Value, port: i64) -> bool {
+pub(crate) fn connects(overlay: &Overlay, from: &Value, to: &Value, port: i64) -> bool {
     let policies: Vec<&Value> = overlay.of("NetworkPolicy").collect();
     allows(&policies, "egress", from, to, port) && allows(&policies, "ingress", to, from, port)
 }
 
 /// The labels of the pod that is this component of an overlay. `None` if it has no such component.
-pub fn labels_of<'a>(overlay: &'a Overlay, component: &str) -> Option<&'a Value> {
+pub(crate) fn labels_of<'a>(overlay: &'a Overlay, component: &str) -> Option<&'a Value> {
     let pods = overlay.pods();
     pods.iter().find(|pod| pod.labels["app.kubernetes.io/component"] == component).map(|pod| pod.labels)
 }
@@ -141,7 +147,14 @@ fn a_runner_reaches_the_server_and_public_addresses_only() {
         assert!(of_runners.iter().all(|policy| ports(&policy["spec"]["ingress"]).is_empty()), "{}", overlay.name);
         let rules = of_runners.iter().flat_map(|policy| items(&policy["spec"]["egress"]));
         let blocks: Vec<_> = rules.flat_map(|rule| items(&rule["to"])).filter(|to| to["ipBlock"].is_object()).collect();
-        assert!(blocks.iter().any(|to| to["ipBlock"].to_string().contains("169.254.0.0/16")), "{blocks:?}");
-        assert!(blocks.iter().all(|to| items(&to["ipBlock"]["except"]).count() > 1), "{blocks:?}");
+        let [v4, v6] = blocks[..] else { panic!("{}: one block for each version: {blocks:?}", overlay.name) };
+        assert_eq!((&v4["ipBlock"]["cidr"], &v6["ipBlock"]["cidr"]), (&json!("0.0.0.0/0"), &json!("::/0")));
+        for (block, private) in [(v4, &PRIVATE_V4[..]), (v6, &PRIVATE_V6[..])] {
+            let except: BTreeSet<String> = strings(&block["ipBlock"]["except"]).into_iter().collect();
+            for range in private {
+                assert!(except.contains(*range), "{}: runners reach {range}", overlay.name);
+            }
+            assert_eq!(except.len(), private.len(), "{}: {except:?}", overlay.name);
+        }
     }
 }

@@ -5,7 +5,7 @@ use ostler_server::{
     Config,
     config::{DEFAULT_LISTEN, LimitsSection},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     manifests::{Overlay, items, root},
@@ -20,13 +20,13 @@ fn settings(overlay: &Overlay) -> Option<String> {
 }
 
 /// A value of the configuration file that is a text. `None` if the file does not have it, or the overlay has no file.
-pub fn setting(overlay: &Overlay, section: &str, key: &str) -> Option<String> {
+pub(crate) fn setting(overlay: &Overlay, section: &str, key: &str) -> Option<String> {
     let all: toml::Table = settings(overlay)?.parse().unwrap();
     Some(all.get(section)?.get(key)?.as_str().unwrap().to_owned())
 }
 
 /// The port that the server of an overlay listens on. `None` if the overlay has no server.
-pub fn listen_port(overlay: &Overlay) -> Option<i64> {
+pub(crate) fn listen_port(overlay: &Overlay) -> Option<i64> {
     let listen = setting(overlay, "server", "listen")?;
     Some(listen.rsplit_once(':').unwrap().1.parse().unwrap())
 }
@@ -148,27 +148,52 @@ fn the_autoscaler_uses_metrics_that_the_server_has() {
     assert!(target * 2 <= limit, "one server can carry the streams of another that ends");
 }
 
+/// How the names of Secrets begin that the policy of an overlay lets its server write.
+pub(crate) fn writable_prefixes(overlay: &Overlay) -> Vec<String> {
+    let policy = overlay.of("ValidatingAdmissionPolicy").next().unwrap();
+    let variable = items(&policy["spec"]["variables"]).find(|one| one["name"] == "prefixes").unwrap();
+    serde_json::from_str(variable["expression"].as_str().unwrap()).unwrap()
+}
+
 /// The names of Secrets are limited by a policy, because a role cannot do it.
 #[test]
-fn the_policy_of_secret_names_is_about_the_server() {
-    let overlay = Overlay::read("production");
-    let policy = overlay.of("ValidatingAdmissionPolicy").next().unwrap()["spec"].to_string();
-    let account = overlay.of("RoleBinding").next().unwrap()["subjects"][0].clone();
-    let user = format!(
-        "system:serviceaccount:{}:{}",
-        account["namespace"].as_str().unwrap(),
-        account["name"].as_str().unwrap()
-    );
-    assert!(policy.contains(&user), "{policy}");
-    assert!(policy.contains("ostler-run-"), "the default of kubernetes.job_prefix");
-    for owner in [ProfileOwner::Operator, ProfileOwner::of(Some("hwlab"))] {
-        let name = owner.stored_name("codex");
-        let is_allowed = policy.split('"').any(|word| {
-            let prefix = word.trim_end_matches('\\');
-            prefix.starts_with("agentrun-v01-") && name.starts_with(prefix)
-        });
-        assert!(is_allowed, "{name}: {policy}");
+fn the_policy_of_secret_names_in_each_overlay_is_about_its_server() {
+    for overlay in Overlay::all().iter().filter(|overlay| overlay.name != "migration") {
+        let [policy] = overlay.of("ValidatingAdmissionPolicy").collect::<Vec<_>>()[..] else {
+            panic!("{}: one policy", overlay.name)
+        };
+        let [binding] = overlay.of("ValidatingAdmissionPolicyBinding").collect::<Vec<_>>()[..] else {
+            panic!("{}: one binding", overlay.name)
+        };
+        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"], "{}", overlay.name);
+        assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]), "{}", overlay.name);
+        let account = &overlay.of("RoleBinding").next().unwrap()["subjects"][0];
+        let [space, name] = ["namespace", "name"].map(|field| account[field].as_str().unwrap());
+        let pods = overlay.pods();
+        let server = pods.iter().find(|pod| pod.labels["app.kubernetes.io/component"] == "server").unwrap();
+        assert_eq!(server.spec["serviceAccountName"], name, "{}", overlay.name);
+        let user = format!("request.userInfo.username == \"system:serviceaccount:{space}:{name}\"");
+        let conditions = &policy["spec"]["matchConditions"];
+        assert_eq!(conditions, &json!([{"name": "by-the-server", "expression": user}]), "{}", overlay.name);
+
+        let jobs = setting(overlay, "kubernetes", "job_prefix").unwrap_or_else(|| "ostler-run".into());
+        let prefixes = writable_prefixes(overlay);
+        assert_eq!(
+            prefixes,
+            ["agentrun-v01-provider-", "agentrun-v01-tenant-", &format!("{jobs}-")],
+            "{}",
+            overlay.name
+        );
+        for owner in [ProfileOwner::Operator, ProfileOwner::of(Some("hwlab"))] {
+            let name = owner.stored_name("codex");
+            assert!(prefixes.iter().any(|prefix| name.starts_with(prefix)), "{}: {name}", overlay.name);
+        }
+        // Two installations of one cluster have two policies.
+        let prefix = if overlay.name == "agentrun" { "agentrun-v01" } else { "ostler" };
+        assert_eq!(policy["metadata"]["name"], format!("{prefix}-secret-names"));
     }
+    #[cfg(feature = "kubernetes")]
+    assert_eq!(ostler_server::config::KubernetesSection::default().job_prefix, "ostler-run");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::dialects;
 
-/// Something else than the default that the key takes: as the environment says it, and as it is read.
+/// Something else than the default that the key takes: as in the environment, and as it is read.
 fn other(key: &Key) -> (String, Value) {
     let takes = |kind: &str| key.schema["type"] == kind || key.schema["type"][0] == kind;
     match &key.default {

@@ -77,7 +77,7 @@ impl Stage {
             let response = request(&self.any_server(dice)).send().await.ok()?;
             let status = response.status().as_u16();
             let text = response.text().await.ok()?;
-            // One that stops says so; the next try finds another, or the same one come back.
+            // A server that stops reports it; the next try finds another, or the same one come back.
             (status < 500).then(|| (status, serde_json::from_str(&text).unwrap()))
         })
         .await
@@ -335,7 +335,7 @@ async fn play(engine: Engine, seed: u64) {
     let config = first.config.clone();
     let mut servers = vec![first];
     if engine == Engine::Postgres {
-        servers.push(servers[0].beside(|_| ()).await);
+        servers.push(servers[0].start_another(|_| ()).await);
     }
     servers[0]
         .post("/api/v1/sessions", &json!({"tenantId": "hwlab", "sessionId": SESSION, "backendProfile": "scripted"}))

@@ -5,7 +5,7 @@ use ostler_store::StoreConfig;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 /// Executes one statement; returns the first column of its rows.
-pub async fn query(config: &Config, sql: &str) -> Vec<String> {
+pub(crate) async fn query(config: &Config, sql: &str) -> Vec<String> {
     match config.store().unwrap() {
         StoreConfig::Sqlite { file, .. } => {
             let connection = rusqlite::Connection::open(file).unwrap();

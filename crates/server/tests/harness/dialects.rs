@@ -10,7 +10,7 @@ use ostler_protocol::Failure;
 use ostler_server::{Config, RunningServer, Server, clock::Clock, dialect::Dialects};
 use serde_json::Value;
 
-pub fn dialects() -> Dialects {
+pub(crate) fn dialects() -> Dialects {
     Dialects::new([
         ostler_manager::dialect(),
         ostler_run_input::dialect(),
@@ -22,12 +22,12 @@ pub fn dialects() -> Dialects {
 }
 
 /// A server with a clock of the test's.
-pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<RunningServer, Failure> {
+pub(crate) async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<RunningServer, Failure> {
     Server::new(config).with_dialects(dialects()).with_clock(clock).start().await
 }
 
 /// The document of such a server.
-pub fn openapi() -> &'static Value {
+pub(crate) fn openapi() -> &'static Value {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(read_openapi);
     &DOCUMENT
 }

@@ -15,7 +15,7 @@ static JUDGES: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(
 
 /// Holds an answer against the document. Paths that are no operation have no schema.
 #[track_caller]
-pub fn check_answer(method: &str, path: &str, status: u16, content_type: &str, answer: &Value) {
+pub(crate) fn check_answer(method: &str, path: &str, status: u16, content_type: &str, answer: &Value) {
     let Some((template, operation)) = operation(method, path) else { return };
     let responses = &operation["responses"];
     let (exact, class) = (status.to_string(), format!("{}XX", status / 100));
@@ -25,9 +25,9 @@ pub fn check_answer(method: &str, path: &str, status: u16, content_type: &str, a
     judge(&format!("{method} {template} {key}"), schema, answer);
 }
 
-/// Holds a body that was accepted against what the document says is.
+/// Compares a body that was accepted with the schema in the document.
 #[track_caller]
-pub fn check_request(method: &str, path: &str, body: &Value) {
+pub(crate) fn check_request(method: &str, path: &str, body: &Value) {
     let (template, operation) = operation(method, path).expect("an operation");
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     judge(&format!("{method} {template} asked"), schema, body);
@@ -43,7 +43,7 @@ fn judge(name: &str, schema: &Value, value: &Value) {
         judge
     });
     let wrong: Vec<_> = judge.iter_errors(value).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(wrong.is_empty(), "{name} is not as the document says: {wrong:#?}\n{value}");
+    assert!(wrong.is_empty(), "{name} is not as in the document: {wrong:#?}\n{value}");
 }
 
 /// The schema with only those components that it refers to: a validator of the whole document takes many times as long to

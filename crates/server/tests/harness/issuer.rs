@@ -17,33 +17,33 @@ use ring::{
 };
 use serde_json::{Value, json};
 
-/// Made for these tests and known to everybody: ring cannot make one.
+/// Made for these tests and public: ring cannot make one.
 const RSA: &[u8] = include_bytes!("rsa-2048.pk8");
 
-pub enum Key {
+pub(crate) enum Key {
     Rsa(RsaKeyPair),
     P256(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
 }
 
 impl Key {
-    pub fn rsa() -> Self {
+    pub(crate) fn rsa() -> Self {
         Self::Rsa(RsaKeyPair::from_pkcs8(RSA).unwrap())
     }
 
-    pub fn p256() -> Self {
+    pub(crate) fn p256() -> Self {
         let (random, kind) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
         let made = EcdsaKeyPair::generate_pkcs8(kind, &random).unwrap();
         Self::P256(EcdsaKeyPair::from_pkcs8(kind, made.as_ref(), &random).unwrap())
     }
 
-    pub fn ed25519() -> Self {
+    pub(crate) fn ed25519() -> Self {
         let mut seed = [0; 32];
         fill(&mut seed);
         Self::Ed25519(Ed25519KeyPair::from_seed_unchecked(&seed).unwrap())
     }
 
-    pub fn algorithm(&self) -> &'static str {
+    pub(crate) fn algorithm(&self) -> &'static str {
         match self {
             Self::Rsa(_) => "RS256",
             Self::P256(_) => "ES256",
@@ -51,7 +51,7 @@ impl Key {
         }
     }
 
-    pub fn jwk(&self, kid: &str) -> Value {
+    pub(crate) fn jwk(&self, kid: &str) -> Value {
         let text = |bytes: &[u8]| BASE64URL.encode(bytes);
         match self {
             Self::Rsa(pair) => {
@@ -81,20 +81,20 @@ impl Key {
         }
     }
 
-    /// A token with this header, signed by this key whatever the header says.
-    pub fn token(&self, header: &Value, claims: &Value) -> String {
+    /// A token with this header, signed by this key whatever the header names.
+    pub(crate) fn token(&self, header: &Value, claims: &Value) -> String {
         signed_by(header, claims, |message| self.sign(message))
     }
 }
 
-pub fn signed_by(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+pub(crate) fn signed_by(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
     let body = format!("{}.{}", BASE64URL.encode(header.to_string()), BASE64URL.encode(claims.to_string()));
     let signature = BASE64URL.encode(sign(body.as_bytes()));
     format!("{body}.{signature}")
 }
 
 /// Serves a key set that the test can change, and counts who asks.
-pub struct Issuer {
+pub(crate) struct Issuer {
     address: SocketAddr,
     answer: Arc<Mutex<(StatusCode, String)>>,
     asked: Arc<AtomicUsize>,
@@ -103,7 +103,7 @@ pub struct Issuer {
 type Shared = (Arc<Mutex<(StatusCode, String)>>, Arc<AtomicUsize>);
 
 impl Issuer {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared: Shared = (Arc::new(Mutex::new((StatusCode::OK, String::new()))), Arc::default());
@@ -119,20 +119,20 @@ impl Issuer {
         issuer
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/jwks.json", self.address)
     }
 
-    pub fn serve(&self, keys: &[Value]) {
+    pub(crate) fn serve(&self, keys: &[Value]) {
         self.answer(StatusCode::OK, json!({"keys": keys}).to_string());
     }
 
-    pub fn answer(&self, status: StatusCode, body: String) {
+    pub(crate) fn answer(&self, status: StatusCode, body: String) {
         *self.answer.lock().unwrap() = (status, body);
     }
 
     /// How often the set was asked for.
-    pub fn asked(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 }

@@ -1,13 +1,13 @@
-//! A server for each test: on port 0, with a scratch store in memory and a clock that stands still until the test moves it.
+//! A server for each test: on port 0, with a scratch store in memory and a clock that does not move until the test moves it.
 
-mod cable;
 mod caller;
 mod database;
 mod dialects;
 mod document;
 mod identity;
 mod issuer;
-mod played;
+mod manual_runner;
+mod pausable_proxy;
 mod receiver;
 mod socket;
 mod statements;
@@ -43,34 +43,34 @@ use ostler_trust::config::WebhooksSection;
 use serde_json::json;
 use tempfile::TempDir;
 
-pub use cable::Cable;
-pub use caller::{Answer, Caller, PNG, WAV, id, of_program, run_body};
-pub use database::query;
-pub use dialects::{dialects, openapi, start};
-pub use document::check_request;
-pub use identity::{Identity, Tokens, Wire, fresh, introduction};
-pub use issuer::{Issuer, Key, signed_by};
-pub use ostler_testkit::{
+pub(crate) use caller::{Answer, Caller, PNG, WAV, id, of_program, run_body};
+pub(crate) use database::query;
+pub(crate) use dialects::{dialects, openapi, start};
+pub(crate) use document::check_request;
+pub(crate) use identity::{Identity, Tokens, Wire, fresh, introduction};
+pub(crate) use issuer::{Issuer, Key, signed_by};
+pub(crate) use manual_runner::{ManualRunner, ask_body};
+pub(crate) use ostler_testkit::{
     database::Database,
     engine::{Engine, both_engines, one_engine, run},
 };
-pub use played::{Played, ask_body};
-pub use receiver::{Behaviour, HookReceiver, Request};
-pub use socket::Socket;
-pub use statements::{Recorder, SentStatement};
-pub use stream::Follow;
+pub(crate) use pausable_proxy::PausableProxy;
+pub(crate) use receiver::{Behaviour, HookReceiver, Request};
+pub(crate) use socket::Socket;
+pub(crate) use statements::{Recorder, SentStatement};
+pub(crate) use stream::Follow;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Short, because tests wait for sweeps. At 20 ms they were 40 % of all statements of tests on Postgres.
 const SWEEP_INTERVAL_MS: u64 = 50;
 
 /// The profile that every test's server leaves to runners elsewhere.
-pub const EXTERNAL: &str = "elsewhere";
+pub(crate) const EXTERNAL: &str = "elsewhere";
 
-/// A clock that stands still until a test moves it.
-pub struct TestClock {
+/// A clock that only a test moves.
+pub(crate) struct TestClock {
     now_us: AtomicI64,
 }
 
@@ -84,12 +84,12 @@ impl Default for TestClock {
 }
 
 impl TestClock {
-    pub fn advance_ms(&self, ms: i64) {
+    pub(crate) fn advance_ms(&self, ms: i64) {
         self.now_us.fetch_add(ms * 1_000, Ordering::SeqCst);
     }
 
     /// Lets the clock run with the machine's, for as long as the server that goes by it.
-    pub fn run(self: &Arc<Self>) {
+    pub(crate) fn run(self: &Arc<Self>) {
         let (clock, mut known) = (Arc::downgrade(self), tokio::time::Instant::now());
         tokio::spawn(async move {
             while let Some(clock) = clock.upgrade() {
@@ -103,7 +103,7 @@ impl TestClock {
     }
 
     /// To so many days before the time of this machine, which programs that we did not write go by.
-    pub fn catch_up(&self, days_behind: i64) {
+    pub(crate) fn catch_up(&self, days_behind: i64) {
         let machine_us = SystemClock.now().as_microsecond();
         self.now_us.store(machine_us - days_behind * 86_400_000_000, Ordering::SeqCst);
     }
@@ -116,7 +116,7 @@ impl Clock for TestClock {
 }
 
 /// What a test may choose before its server starts.
-pub struct Setup {
+pub(crate) struct Setup {
     pub config: Config,
     pub dialects: Dialects,
     /// The server's clock, if it is not the one that the test moves.
@@ -126,13 +126,13 @@ pub struct Setup {
 
 impl Setup {
     /// A service token; `TestServer::caller` knows it by its name.
-    pub fn token(&mut self, name: &str, role: &str, tenants: &[&str]) {
+    pub(crate) fn token(&mut self, name: &str, role: &str, tenants: &[&str]) {
         let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
         self.tokens.push((name.to_owned(), role.to_owned(), tenants));
     }
 
     /// Binds the server to an empty directory beside its data directory, and returns it.
-    pub fn bind_workspace(&mut self) -> PathBuf {
+    pub(crate) fn bind_workspace(&mut self) -> PathBuf {
         let data_dir = self.config.server.data_dir.as_ref().unwrap();
         let workspace = data_dir.with_file_name("workspace");
         std::fs::create_dir_all(&workspace).unwrap();
@@ -141,8 +141,8 @@ impl Setup {
     }
 }
 
-/// Fields go in this order: the server first, then what it stands on.
-pub struct TestServer {
+/// Fields go in this order: the server first, then what it depends on.
+pub(crate) struct TestServer {
     operator: Caller,
     callers: HashMap<String, Caller>,
     server: Option<RunningServer>,
@@ -164,16 +164,16 @@ impl Deref for TestServer {
 
 impl TestServer {
     /// Without a runner: the test plays the runner itself.
-    pub async fn start(engine: Engine) -> Self {
+    pub(crate) async fn start(engine: Engine) -> Self {
         Self::with(engine, |_| ()).await
     }
 
     /// With the resident runner.
-    pub async fn with_runner(engine: Engine) -> Self {
+    pub(crate) async fn with_runner(engine: Engine) -> Self {
         Self::with(engine, |setup| setup.config.runner.slots = 64).await
     }
 
-    pub async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
+    pub(crate) async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
         let data_dir = scratch::in_memory();
         let database = match engine {
             Engine::Sqlite => None,
@@ -213,7 +213,7 @@ impl TestServer {
     }
 
     /// As [`TestServer::with`], and the server's state for calls inside the process.
-    pub async fn with_app(engine: Engine, choose: impl FnOnce(&mut Setup)) -> (Self, App) {
+    pub(crate) async fn with_app(engine: Engine, choose: impl FnOnce(&mut Setup)) -> (Self, App) {
         let found = Arc::<Mutex<Option<App>>>::default();
         let probe = found.clone();
         let server = Self::with(engine, |setup| {
@@ -233,12 +233,16 @@ impl TestServer {
     }
 
     /// Another server on the same store and clock, with the same operator.
-    pub async fn beside(&self, choose: impl FnOnce(&mut Config)) -> Self {
-        self.beside_with(self.own_clock.clone(), choose).await
+    pub(crate) async fn start_another(&self, choose: impl FnOnce(&mut Config)) -> Self {
+        self.start_another_with(self.own_clock.clone(), choose).await
     }
 
-    /// As [`TestServer::beside`], with a clock of its own.
-    pub async fn beside_with(&self, own_clock: Option<Arc<dyn Clock>>, choose: impl FnOnce(&mut Config)) -> Self {
+    /// As [`TestServer::start_another`], with a clock of its own.
+    pub(crate) async fn start_another_with(
+        &self,
+        own_clock: Option<Arc<dyn Clock>>,
+        choose: impl FnOnce(&mut Config),
+    ) -> Self {
         let data_dir = scratch::in_memory();
         let mut config = self.config.clone();
         config.server.data_dir = Some(data_dir.path().to_owned());
@@ -263,27 +267,27 @@ impl TestServer {
     }
 
     /// Another server on the same store that certifies the same names.
-    pub async fn of_one_mesh(&self) -> Self {
+    pub(crate) async fn of_one_mesh(&self) -> Self {
         let data_dir = self.config.server.data_dir.clone().unwrap();
         let keys = |config: &mut Config| {
             config.change(|mesh: &mut MeshSection| mesh.pki_directory = Some(data_dir.join("pki")));
             config.secrets.key_file = Some(data_dir.join("secrets-key"));
         };
-        self.beside(keys).await
+        self.start_another(keys).await
     }
 
     /// The caller with the service token of this name.
-    pub fn caller(&self, name: &str) -> &Caller {
+    pub(crate) fn caller(&self, name: &str) -> &Caller {
         &self.callers[name]
     }
 
     /// Stops the server and starts it again on the same store.
-    pub async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.restart_after(async |_| ()).await;
     }
 
     /// As [`TestServer::restart`], with something to do while no server has the store open.
-    pub async fn restart_after(&mut self, work: impl AsyncFnOnce(&Config)) {
+    pub(crate) async fn restart_after(&mut self, work: impl AsyncFnOnce(&Config)) {
         self.server.take().unwrap().stop().await;
         work(&self.config).await;
         let clock = self.own_clock.clone().unwrap_or_else(|| self.clock.clone());
@@ -293,24 +297,24 @@ impl TestServer {
     }
 
     /// The operator's token, to look for in places where it must not stand.
-    pub fn operator_token(&self) -> String {
+    pub(crate) fn operator_token(&self) -> String {
         let file = self.server.as_ref().unwrap().token_file();
         std::fs::read_to_string(file).unwrap().trim().to_owned()
     }
 
     /// Reads a column of text from the store, or changes it, behind the server's back.
-    pub async fn store(&self, sql: &str) -> Vec<String> {
+    pub(crate) async fn store(&self, sql: &str) -> Vec<String> {
         database::query(&self.config, sql).await
     }
 
     /// Another client's connection to the server's Postgres.
-    pub async fn connection(&self) -> sqlx::PgConnection {
+    pub(crate) async fn connection(&self) -> sqlx::PgConnection {
         let url = self.config.store.database_url.as_ref().expect("the store is Postgres");
         <sqlx::PgConnection as sqlx::Connection>::connect(secrecy::ExposeSecret::expose_secret(url)).await.unwrap()
     }
 
     /// An agent of the operator's that asks for `notes:read`: its id and its manifest's hash.
-    pub async fn agent(&self) -> (String, String) {
+    pub(crate) async fn agent(&self) -> (String, String) {
         let scope = json!({"id": "notes:read", "label_i18n_key": "a.b", "label_fallback": "Read notes",
             "description_fallback": "Your notes.", "sensitivity": "low"});
         let manifest = json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [],
@@ -321,7 +325,7 @@ impl TestServer {
     }
 
     /// Every file of the data directory, with its bytes.
-    pub fn everything_kept(&self) -> Vec<(PathBuf, Vec<u8>)> {
+    pub(crate) fn everything_kept(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let (mut files, mut left) = (vec![], vec![self.config.server.data_dir.clone().unwrap()]);
         while let Some(path) = left.pop() {
             match path.is_dir() {
@@ -332,12 +336,12 @@ impl TestServer {
         files
     }
 
-    pub fn address(&self) -> std::net::SocketAddr {
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
         self.server.as_ref().unwrap().address()
     }
 }
 
-pub fn token_of(name: &str) -> String {
+pub(crate) fn token_of(name: &str) -> String {
     format!("ost_svc_{name}_0123456789abcdef0123456789abcdef")
 }
 
@@ -363,7 +367,7 @@ async fn insert_tokens(config: &Config, wanted: &[(String, String, Vec<String>)]
 }
 
 /// Asks again until there is an answer. What never comes fails the test.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look().await {

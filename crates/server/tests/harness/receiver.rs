@@ -20,12 +20,12 @@ use super::eventually;
 
 /// What it does with a request.
 #[derive(Clone, Debug)]
-pub enum Behaviour {
+pub(crate) enum Behaviour {
     /// Answers with this status and these header lines.
     Answer(u16, String),
     /// Answers with this status once it is let go on.
     Held(u16),
-    /// Takes the request and says nothing, for as long as the sender waits.
+    /// Takes the request and does not respond, for as long as the sender waits.
     Silence,
     /// Answers 200, promises a body, and drops the connection.
     Drop,
@@ -35,7 +35,7 @@ pub enum Behaviour {
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
@@ -51,14 +51,14 @@ struct Shared {
 }
 
 #[derive(Clone)]
-pub struct HookReceiver {
+pub(crate) struct HookReceiver {
     pub address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl HookReceiver {
     /// One that behaves like this, request by request, and afterwards well.
-    pub async fn start(behaviours: impl IntoIterator<Item = Behaviour>) -> Self {
+    pub(crate) async fn start(behaviours: impl IntoIterator<Item = Behaviour>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shared = Arc::new(Shared { behaviours: Mutex::new(behaviours.into_iter().collect()), ..Shared::default() });
         let (address, serving) = (listener.local_addr().unwrap(), shared.clone());
@@ -71,30 +71,30 @@ impl HookReceiver {
         Self { address, shared }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
     /// Lets one that is held answer.
-    pub fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.shared.go_on.notify_one();
     }
 
     /// What was written of bodies without an end.
-    pub fn endless_bytes(&self) -> usize {
+    pub(crate) fn endless_bytes(&self) -> usize {
         self.shared.endless_bytes.load(Ordering::SeqCst)
     }
 
     /// Waits for so many requests, and answers with them.
-    pub async fn received(&self, count: usize) -> Vec<Request> {
+    pub(crate) async fn received(&self, count: usize) -> Vec<Request> {
         eventually("the receiver is told", async || {
             let requests = self.requests();
             (requests.len() >= count).then_some(requests)

@@ -10,11 +10,11 @@ use tokio_tungstenite::{
 
 use super::{Caller, PATIENCE, TestServer};
 
-pub struct Socket(WebSocketStream<TcpStream>);
+pub(crate) struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
     /// Connects with these headers beside the usual ones. `Err`: the status of the refusal.
-    pub async fn open(server: &TestServer, path: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
+    pub(crate) async fn open(server: &TestServer, path: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
         let stream = TcpStream::connect(server.address()).await.unwrap();
         let mut request = format!("ws://{}{path}", server.address()).into_client_request().unwrap();
         for (name, value) in headers {
@@ -27,29 +27,29 @@ impl Socket {
         }
     }
 
-    /// Connects and says who calls; what is answered first.
-    pub async fn introduce(server: &TestServer, path: &str, caller: &Caller) -> (Self, Value) {
+    /// Connects and authenticates. Returns the first response.
+    pub(crate) async fn introduce(server: &TestServer, path: &str, caller: &Caller) -> (Self, Value) {
         let mut socket = Self::open(server, path, &[]).await.unwrap();
         socket.say(&json!({"type": "auth", "token": caller.token().unwrap()})).await;
         let answer = socket.hear().await;
         (socket, answer)
     }
 
-    pub async fn say(&mut self, frame: &Value) {
+    pub(crate) async fn say(&mut self, frame: &Value) {
         self.send(Message::text(frame.to_string())).await;
     }
 
-    pub async fn send(&mut self, message: Message) {
+    pub(crate) async fn send(&mut self, message: Message) {
         self.0.send(message).await.unwrap();
     }
 
     /// Sends what the other end may stop taking before its end.
-    pub async fn pour(&mut self, message: Message) {
+    pub(crate) async fn pour(&mut self, message: Message) {
         let _ = self.0.send(message).await;
     }
 
     /// The next frame of text.
-    pub async fn hear(&mut self) -> Value {
+    pub(crate) async fn hear(&mut self) -> Value {
         loop {
             match self.next().await {
                 Message::Text(text) => return serde_json::from_str(&text).unwrap(),
@@ -59,17 +59,17 @@ impl Socket {
         }
     }
 
-    pub async fn next(&mut self) -> Message {
+    pub(crate) async fn next(&mut self) -> Message {
         timeout(PATIENCE, self.0.next()).await.expect("something comes").unwrap().unwrap()
     }
 
     /// Reads one more frame, whatever it is, whenever it comes. False: there is none.
-    pub async fn is_open(&mut self) -> bool {
+    pub(crate) async fn is_open(&mut self) -> bool {
         matches!(self.0.next().await, Some(Ok(_)))
     }
 
     /// Reads to the end, which must come; the code that it ends with.
-    pub async fn closed(&mut self) -> u16 {
+    pub(crate) async fn closed(&mut self) -> u16 {
         loop {
             if let Message::Close(frame) = self.next().await {
                 return frame.unwrap().code.into();

@@ -16,7 +16,7 @@ use tokio::{
 
 /// A statement as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SentStatement {
+pub(crate) struct SentStatement {
     /// How its connection was opened: `-c enable_seqscan=off …`. Empty on SQLite.
     pub options: String,
     pub sql: String,
@@ -26,14 +26,14 @@ pub struct SentStatement {
 
 /// The statements of one server.
 #[derive(Clone)]
-pub enum Recorder {
+pub(crate) enum Recorder {
     Sqlite(StatementLog),
     Postgres(Arc<Mutex<BTreeSet<SentStatement>>>),
 }
 
 impl Recorder {
     /// Records the statements of the server of this configuration. To be called before the server starts.
-    pub fn of(config: &mut Config) -> Self {
+    pub(crate) fn of(config: &mut Config) -> Self {
         match config.store().unwrap() {
             StoreConfig::Sqlite { file, .. } => Self::Sqlite(StatementLog::record(&file)),
             StoreConfig::Postgres { .. } => {
@@ -44,7 +44,7 @@ impl Recorder {
         }
     }
 
-    pub fn statements(&self) -> BTreeSet<SentStatement> {
+    pub(crate) fn statements(&self) -> BTreeSet<SentStatement> {
         match self {
             Self::Postgres(sent) => sent.lock().unwrap().clone(),
             Self::Sqlite(log) => {

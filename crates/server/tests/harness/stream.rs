@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 
-pub struct Follow {
+pub(crate) struct Follow {
     pub status: u16,
     pub headers: HeaderMap,
     /// The field that a frame's id repeats.
@@ -19,7 +19,7 @@ pub struct Follow {
 
 /// One frame. A comment has neither id nor data.
 #[derive(Debug, Default)]
-pub struct Frame {
+pub(crate) struct Frame {
     pub id: Option<i64>,
     pub event: String,
     pub data: Value,
@@ -28,17 +28,17 @@ pub struct Frame {
 }
 
 impl Follow {
-    pub fn new(response: Response) -> Self {
+    pub(crate) fn new(response: Response) -> Self {
         Self::by("seq", response)
     }
 
     /// A session's stream, whose ids are the session's numbers.
-    pub fn of_session(response: Response) -> Self {
+    pub(crate) fn of_session(response: Response) -> Self {
         Self::by("sessionSeq", response)
     }
 
     /// A stream of the daemon, whose ids are those of its envelopes.
-    pub fn of_daemon(response: Response) -> Self {
+    pub(crate) fn of_daemon(response: Response) -> Self {
         Self::by("id", response)
     }
 
@@ -48,12 +48,12 @@ impl Follow {
     }
 
     /// The next frame, comments included. `None`: the stream has ended.
-    pub async fn frame(&mut self) -> Option<Frame> {
+    pub(crate) async fn frame(&mut self) -> Option<Frame> {
         self.try_frame().await.expect("the stream is not torn off")
     }
 
     /// As [`Follow::frame`], of a server that may go.
-    pub async fn try_frame(&mut self) -> reqwest::Result<Option<Frame>> {
+    pub(crate) async fn try_frame(&mut self) -> reqwest::Result<Option<Frame>> {
         loop {
             if let Some(end) = self.buffer[self.looked_at..].find("\n\n") {
                 let rest = self.buffer.split_off(self.looked_at + end + 2);
@@ -62,14 +62,14 @@ impl Follow {
                 return Ok(Some(read(frame.trim_end())));
             }
             self.looked_at = self.buffer.floor_char_boundary(self.buffer.len().saturating_sub(1));
-            let chunk = timeout(PATIENCE, self.response.chunk()).await.expect("the stream says something")?;
+            let chunk = timeout(PATIENCE, self.response.chunk()).await.expect("the stream sends something")?;
             let Some(chunk) = chunk else { return Ok(None) };
             self.buffer.push_str(str::from_utf8(&chunk).expect("no character is cut in two here"));
         }
     }
 
     /// The next event. `None`: the stream has ended.
-    pub async fn event(&mut self) -> Option<Value> {
+    pub(crate) async fn event(&mut self) -> Option<Value> {
         loop {
             let frame = self.frame().await?;
             if let Some(id) = frame.id {
@@ -81,7 +81,7 @@ impl Follow {
     }
 
     /// The next events, this many of them.
-    pub async fn take(&mut self, count: usize) -> Vec<Value> {
+    pub(crate) async fn take(&mut self, count: usize) -> Vec<Value> {
         let mut events = vec![];
         while events.len() < count {
             events.push(self.event().await.expect("more events"));
@@ -90,7 +90,7 @@ impl Follow {
     }
 
     /// Everything until the stream ends.
-    pub async fn rest(&mut self) -> Vec<Value> {
+    pub(crate) async fn rest(&mut self) -> Vec<Value> {
         let mut events = vec![];
         while let Some(event) = self.event().await {
             events.push(event);

@@ -160,7 +160,7 @@ fn what_is_made_at_random_from_the_document_is_not_refused_for_its_shape() {
     });
 }
 
-/// A field of a body's schema: where it is, and what the document says about it.
+/// A field of a body's schema: where it is, and its description in the document.
 struct Field {
     path: Vec<String>,
     schema: Value,

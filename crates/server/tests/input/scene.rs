@@ -8,13 +8,13 @@ use crate::{
 };
 
 /// A server, and a run with a command in progress and an open question, so that every write could succeed.
-pub struct Scene {
+pub(crate) struct Scene {
     pub server: TestServer,
     pub subjects: operations::Scene,
 }
 
 /// An operation whose body is JSON.
-pub struct Write {
+pub(crate) struct Write {
     pub method: &'static str,
     /// The path as the document has it.
     pub template: &'static str,
@@ -24,14 +24,14 @@ pub struct Write {
 }
 
 impl Scene {
-    pub async fn set(engine: Engine) -> Self {
+    pub(crate) async fn set(engine: Engine) -> Self {
         let server = TestServer::start(engine).await;
         let subjects = operations::Scene::set(&server, "ada").await;
         Self { server, subjects }
     }
 
     /// Every operation that takes a JSON body.
-    pub fn writes(&self) -> Vec<Write> {
+    pub(crate) fn writes(&self) -> Vec<Write> {
         let writes = OPERATIONS.iter().filter(|(method, template, _)| body_schema(method, template).is_some());
         writes
             .map(|(method, template, body)| Write {
@@ -44,7 +44,7 @@ impl Scene {
     }
 
     /// All that could have changed.
-    pub async fn state(&self) -> Vec<Value> {
+    pub(crate) async fn state(&self) -> Vec<Value> {
         let run_id = &self.subjects.run_id;
         let jobs = format!("/api/v1/runs/{run_id}/runner-jobs");
         let mut state = self.server.events(run_id).await;
@@ -57,7 +57,7 @@ impl Scene {
 }
 
 /// The schema of an operation's JSON body, if it has one.
-pub fn body_schema(method: &str, template: &str) -> Option<&'static Value> {
+pub(crate) fn body_schema(method: &str, template: &str) -> Option<&'static Value> {
     let operation = &openapi()["paths"][template][method.to_lowercase()];
     Some(&operation["requestBody"]["content"]["application/json"]["schema"]).filter(|schema| schema.is_object())
 }

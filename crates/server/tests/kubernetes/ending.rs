@@ -144,7 +144,8 @@ fn a_pod_that_only_another_server_has_seen_is_not_taken_for_deleted() {
         let cluster = TestCluster::start();
         let one = cluster.server(Engine::Postgres).await;
         let keys = one.config.server.data_dir.clone().unwrap();
-        let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        let two: TestServer =
+            one.start_another(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
         // The watch of one of them.
         delay_watch(&cluster, "pods").await;
         let delayed = tokio::time::Instant::now();

@@ -9,7 +9,7 @@ use ostler_testkit::kube::STORAGE_CLASS;
 use serde_json::{Value, json};
 
 use super::cluster::{TestCluster, job_shows, waiting_run};
-use crate::harness::{Engine, TestServer, both_engines, eventually, id, run_body};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id, one_engine, run_body};
 
 const VALUE: &str = "pl4nted-token-0123456789";
 
@@ -55,7 +55,7 @@ async fn short_lived_variables_are_shown_by_hash_and_stored_sealed(engine: Engin
     let (run_id, command_id) = waiting_run(&server).await;
     let order = |variables: Value| json!({"commandId": command_id, "idempotencyKey": "k", "transientEnv": variables});
     server
-        .create_job(&run_id, &order(json!({"LD_PRELOAD": "x"})))
+        .create_job(&run_id, &order(json!({"HTTPS_PROXY": "http://192.0.2.1"})))
         .await
         .refused_by(SchemaInvalid, "transient-env-shape");
     let long = "x".repeat(16 * 1024 + 1);
@@ -91,6 +91,37 @@ async fn short_lived_variables_are_shown_by_hash_and_stored_sealed(engine: Engin
     assert_eq!(ended["transientEnv"], job["transientEnv"]);
     let stored = server.store("SELECT extras FROM runner_jobs").await.join("\n");
     assert!(!stored.contains("sealed"), "{stored}");
+}
+
+/// Codex gives variables to its tools only. A program that speaks ACP gets them itself, with the operator's key.
+#[one_engine]
+async fn an_agent_that_gets_variables_itself_gets_credentials_only(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = server_of(&cluster, engine).await;
+    let files = json!({"auth.json": "{\"OPENAI_API_KEY\": \"k-0123456789\"}",
+        "config.toml": "[ostler]\nagent = \"acp\"\ncommand = [\"agent\"]\n"});
+    let path = "/api/v1/provider-profiles/mine/credential";
+    server.call("PUT", path, &json!({"files": files})).await.with_status(200);
+    server.equip().await;
+    for (profile, is_accepted) in [("mine", false), ("codex", true)] {
+        let secret = json!({"name": format!("agentrun-v01-provider-{profile}"), "keys": ["auth.json", "config.toml"]});
+        let run_id = server
+            .create_run_with(|body| {
+                body["backendProfile"] = profile.into();
+                body["executionPolicy"] =
+                    json!({"secretScope": {"providerCredentials": [{"profile": profile, "secretRef": secret}]}});
+            })
+            .await;
+        let command_id = server.turn(&run_id, "hi").await;
+        let order = |name: &str| json!({"commandId": command_id, "transientEnv": {name: VALUE}});
+        let answer = server.create_job(&run_id, &order("OPENAI_BASE_URL")).await;
+        if is_accepted {
+            answer.with_status(201);
+            continue;
+        }
+        answer.refused_by(SchemaInvalid, "transient-env-shape");
+        server.create_job(&run_id, &order("GH_TOKEN")).await.with_status(201);
+    }
 }
 
 #[both_engines]

@@ -65,7 +65,8 @@ fn two_servers_lose_nothing_and_start_nothing_twice_while_the_api_server_is_away
         let mut cluster = TestCluster::start();
         let one = cluster.server(Engine::Postgres).await;
         let keys = one.config.server.data_dir.clone().unwrap();
-        let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        let two: TestServer =
+            one.start_another(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
         // Two runners are at work. One of them ends while the API server is away.
         let mut at_work = vec![];
         for server in [&one, &two] {
@@ -159,7 +160,8 @@ fn two_servers_make_one_job_and_both_see_its_end() {
         let cluster = TestCluster::any();
         let one = cluster.server(Engine::Postgres).await;
         let keys = one.config.server.data_dir.clone().unwrap();
-        let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        let two: TestServer =
+            one.start_another(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
         let mut jobs = vec![];
         for _ in 0..5 {
             let (run_id, command_id) = waiting_run(&one).await;

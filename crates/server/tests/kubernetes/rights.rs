@@ -7,12 +7,15 @@ use ostler_server::{
     config::{Environment, KubernetesSection},
     kubernetes::{Cluster, Right},
 };
-use serde_json::json;
+use ostler_testkit::manifests::rendered;
+use serde_json::{Value, json};
 
 use super::cluster::{TestCluster, job_shows, ordered_job};
-use crate::harness::{Engine, eventually, id, one_engine};
+use crate::deployment::manifests::root;
+use crate::harness::{Engine, TestServer, eventually, id, one_engine};
 
 const PROFILE: &str = "/api/v1/provider-profiles/mine";
+const MODEL: &str = "[ostler]\nagent = \"model\"\nbase_url = \"http://127.0.0.1:1\"\nmodel = \"one\"\n";
 
 #[one_engine]
 async fn a_server_uses_every_right_of_its_role_and_needs_no_other(engine: Engine) {
@@ -56,6 +59,32 @@ async fn a_server_uses_every_right_of_its_role_and_needs_no_other(engine: Engine
     let rights: BTreeSet<_> = Right::ALL.iter().map(pair).collect();
     let calls: BTreeSet<_> = cluster.api().calls().into_keys().collect();
     assert_eq!(calls, rights);
+}
+
+/// Only the prefix decides, so a server whose prefix is not that of the policy starts no runner.
+#[one_engine]
+async fn a_server_writes_secrets_of_its_own_job_prefix_under_the_policy_of_its_overlay(engine: Engine) {
+    let cluster = TestCluster::start();
+    let overlay = rendered(&root(), "agentrun");
+    cluster.api().limit_secret_names(&std::fs::read_to_string(overlay).unwrap());
+    let server = TestServer::with(engine, |setup| {
+        cluster.choose(setup);
+        setup.config.kubernetes.job_prefix = "agentrun-v01-run".into();
+    })
+    .await;
+    let (_, _, job) = ordered_job(&server).await;
+    let name = id(&job, "jobName");
+    assert!(name.starts_with("agentrun-v01-run-"), "{name}");
+    eventually("the Secret of the Job exists", async || cluster.object("secrets", &name)).await;
+    server.call("PUT", &format!("{PROFILE}/config"), &json!({"config": MODEL})).await.with_status(200);
+    server.send(server.request("DELETE", PROFILE)).await.with_status(200);
+
+    let other = cluster.server(engine).await;
+    let (_, _, job) = ordered_job(&other).await;
+    assert!(id(&job, "jobName").starts_with("ostler-run-"));
+    let is_refused = |job: &Value| job["terminalSummary"]["failureKind"] == "infra-failed";
+    job_shows(&other, &job, "that its Secret was refused", is_refused).await;
+    assert_eq!(cluster.object("secrets", &id(&job, "jobName")), None);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use ostler_testkit::kube::KubeFault;
 use serde_json::{Value, json};
 
 use super::cluster::TestCluster;
-use crate::harness::{Answer, Caller, Engine, both_engines, eventually, id, run, run_body};
+use crate::harness::{Answer, Caller, Engine, both_engines, eventually, id, one_engine, run, run_body};
 
 const KEY: &str = "pl4nted-key-0123456789";
 const CODEX: &str = "agentrun-v01-provider-codex";
@@ -88,6 +88,35 @@ async fn the_version_of_the_secret_is_the_lock(engine: Engine) {
     assert_eq!(secret["metadata"]["resourceVersion"], set["resourceVersion"]);
 }
 
+/// Whatever the cluster does first: a profile that exists is listed, so that it can be found and deleted.
+#[one_engine]
+async fn a_profile_that_is_set_while_it_is_deleted_is_listed(engine: Engine) {
+    const NAME: &str = "agentrun-v01-provider-mine";
+    let (soon, late) = (Duration::from_millis(200), Duration::from_millis(500));
+    let config = json!({"config": "[ostler]\nagent = \"model\"\nbase_url = \"http://127.0.0.1:1\"\nmodel = \"m\"\n"});
+    // How long the removal of the name takes, and the creation of the Secret.
+    for (removal, creation) in [(late, Duration::ZERO), (soon, late)] {
+        let cluster = TestCluster::start();
+        let server = cluster.server(engine).await;
+        let set = async || server.call("PUT", &format!("{}/config", path("mine")), &config).await.with_status(200);
+        set().await;
+        cluster.api().inject(KubeFault::Delay(removal), "update", "secrets", 1);
+        cluster.api().inject(KubeFault::Delay(creation), "create", "secrets", 1);
+        let is_deleted = async || cluster.object("secrets", NAME).is_none().then_some(());
+        let set_again = async {
+            eventually("the Secret is deleted", is_deleted).await;
+            set().await
+        };
+        let (deleted, _) = tokio::join!(server.send(server.request("DELETE", &path("mine"))), set_again);
+        deleted.with_status(200);
+        assert_eq!(cluster.api().faults_waiting(), 0);
+        assert!(cluster.object("secrets", NAME).is_some());
+        let listed = server.get("/api/v1/provider-profiles").await.ok();
+        let mut profiles = listed["providerProfiles"].as_array().unwrap().iter();
+        assert!(profiles.any(|one| one["profile"] == "mine"), "removal {removal:?}, creation {creation:?}: {listed}");
+    }
+}
+
 #[both_engines]
 async fn a_missing_secret_is_unavailable_and_one_made_by_hand_is_used(engine: Engine) {
     let cluster = TestCluster::any();
@@ -161,7 +190,7 @@ fn servers_of_one_cluster_share_their_profiles() {
         let cluster = TestCluster::any();
         let one = cluster.server(Engine::Postgres).await;
         let keys = one.config.server.data_dir.clone().unwrap();
-        let two = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        let two = one.start_another(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
         let set = put(&one, "codex", json!({"apiKey": KEY})).await.with_status(200);
         let seen = eventually("the other server sees it", async || {
             let seen = two.get(&path("codex")).await.ok();

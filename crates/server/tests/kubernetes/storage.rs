@@ -1,4 +1,4 @@
-//! Storage of sessions on volume claims: their names and settings, how pods get them, and a cluster that fails meanwhile.
+//! Storage of sessions on volume claims: their names and settings, how pods get them, and a cluster that fails at the same time.
 //! `session_storage` has what clients see of it.
 
 use ostler_protocol::FailureKind::*;
@@ -198,6 +198,29 @@ async fn no_job_is_created_for_a_claim_that_vanished_after_the_order(engine: Eng
     let turn = json!({"type": "turn", "payload": {"prompt": "again"}});
     server.submit(&run_id, &turn).await.refused_by(SessionStoreEvicted, "storage-evicted");
     assert_eq!(storage(&server, "mine").await["storageKind"], "evicted");
+}
+
+#[both_engines]
+async fn a_claim_that_was_restored_without_its_label_ends_no_session(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    let name = id(&session(&server, "mine").await, "storagePvcName");
+    let (run_id, command_id) = waiting(&server, "mine").await;
+    used(&server, "mine", &run_id).await;
+    let labels = cluster.object(CLAIMS, &name).unwrap()["metadata"]["labels"].clone();
+    assert!(cluster.remove(CLAIMS, &name));
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    cluster.create(CLAIMS, json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+    eventually("its removal is seen", async || storage(&server, "mine").await["pvcPhase"].is_null().then_some(()))
+        .await;
+    let order = json!({"commandId": command_id});
+    let refused = server.create_job(&run_id, &order).await.refused_by(InfraFailed, "cluster-call");
+    let missing = format!("the label ostler.dev/session={}", labels["ostler.dev/session"].as_str().unwrap());
+    assert!(refused.message.contains(&missing), "{}", refused.message);
+    assert_eq!(storage(&server, "mine").await["storageKind"], "pvc");
+    assert!(cluster.patch(CLAIMS, &name, &json!({"metadata": {"labels": labels}})));
+    let job = server.create_job(&run_id, &order).await.with_status(201);
+    assert_eq!(mounted(&cluster.created(&id(&job, "jobName")).await), Some(name));
 }
 
 #[both_engines]

@@ -128,7 +128,7 @@ async fn a_client_that_fills_the_queue_of_its_stream_is_dropped_alone(engine: En
 #[both_engines]
 async fn an_interrupted_call_is_resumed_from_the_log_on_any_server(engine: Engine) {
     let here = TestServer::start(engine).await;
-    let there = if engine == Engine::Postgres { Some(here.beside(|_| ()).await) } else { None };
+    let there = if engine == Engine::Postgres { Some(here.start_another(|_| ()).await) } else { None };
     let mut stream = Stream::call(&here, None, "submit_run", submission()).await;
     let (run_id, command_id) = named(&stream.primed().await);
     let runner = here.claim(&run_id, "runner-a").await;
@@ -158,7 +158,7 @@ async fn an_interrupted_call_is_resumed_from_the_log_on_any_server(engine: Engin
 #[both_engines]
 async fn a_cancelled_call_stops_to_wait_and_its_run_continues(engine: Engine) {
     let here = TestServer::start(engine).await;
-    let there = if engine == Engine::Postgres { Some(here.beside(|_| ()).await) } else { None };
+    let there = if engine == Engine::Postgres { Some(here.start_another(|_| ()).await) } else { None };
     let elsewhere = there.as_ref().unwrap_or(&here);
     let (session, other) = (open_session(&here).await, open_session(&here).await);
     let mut stream = Stream::call(&here, Some(&session), "submit_run", submission()).await;

@@ -86,7 +86,7 @@ async fn a_revoked_certificate_is_on_the_list_and_in_the_answers(engine: Engine)
     server.with_token(None).get("/pki/ocsp/zz").await.refused(FailureKind::NotFound);
 }
 
-/// Runs OpenSSL, and what it says.
+/// Runs OpenSSL. Returns its output.
 fn openssl(arguments: &[&str], directory: &TempDir) -> String {
     let output = Command::new("openssl").args(arguments).current_dir(directory).output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -242,7 +242,7 @@ async fn servers_of_one_store_share_their_keys_or_have_no_mesh(engine: Engine) {
         return;
     }
     let first = TestServer::start(engine).await;
-    let stranger = first.beside(|_| ()).await;
+    let stranger = first.start_another(|_| ()).await;
     let refused = stranger.with_token(None).get("/pki/chain").await.refused_by(FailureKind::InfraFailed, "mesh-off");
     assert!(refused.message.contains("mesh.pki_directory"), "{}", refused.message);
     let second = first.of_one_mesh().await;

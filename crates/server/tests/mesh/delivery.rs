@@ -87,7 +87,7 @@ async fn what_one_consumer_pulled_no_other_gets(engine: Engine) {
     let pulled = desk.call("message.pull", json!({"limit": 2})).await;
     assert_eq!(numbers(&pulled), [1, 2]);
     assert_eq!(numbers(&phone.call("message.pull", json!({})).await), [3]);
-    assert_eq!(numbers(&desk.call("message.pull", json!({})).await), [1, 2], "until it says that it has them");
+    assert_eq!(numbers(&desk.call("message.pull", json!({})).await), [1, 2], "until it acknowledges them");
     desk.call("message.ack", json!({"seq": 3})).await;
     assert_eq!(numbers(&phone.call("message.pull", json!({})).await), [3], "the phone has not said so");
 }
@@ -114,7 +114,7 @@ async fn a_page_of_both_kinds_skips_nothing(engine: Engine) {
     assert_eq!(seen, [1, 2, 3]);
 }
 
-/// Another server of the same store, which stops before it tells anybody what it kept.
+/// Another server of the same store, which stops before it notifies others of what it stored.
 struct Mute(Timestamp);
 
 impl Host for Mute {

@@ -264,7 +264,7 @@ async fn the_auth_service_renews_its_own_certificate_while_it_serves(engine: Eng
     let (first, now) = (Certificate::from_pem(&first).unwrap(), server.clock.now());
     assert_eq!((next.name(), next.is_valid_at(now), next.is_due_for_renewal(now)), (first.name(), true, false));
     assert!(next.not_after() > first.not_after());
-    // It was written down before anybody saw it, and the one before is good to its end.
+    // It was recorded before any client saw it, and the one before is good to its end.
     for certificate in [&first, &next] {
         let status = server.with_token(None).get(&format!("/pki/ocsp/{}", certificate.serial())).await.ok();
         assert_eq!(status["status"], "good");

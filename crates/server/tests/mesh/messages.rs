@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 
 use crate::harness::{Engine, Identity, TestServer, Wire, both_engines, eventually, introduction};
 
-pub const ALICE: &str = "alice.localhost.test";
-pub const BOBBY: &str = "bobby.localhost.test";
+pub(crate) const ALICE: &str = "alice.localhost.test";
+pub(crate) const BOBBY: &str = "bobby.localhost.test";
 
-pub async fn people(server: &TestServer) -> (Identity, Identity) {
+pub(crate) async fn people(server: &TestServer) -> (Identity, Identity) {
     (Identity::register(server, "alice").await, Identity::register(server, "bobby").await)
 }
 
-pub fn text(to: &str, id: &str) -> Value {
+pub(crate) fn text(to: &str, id: &str) -> Value {
     json!({"to": to, "payload": {"type": "text", "text": id}, "message_id": id})
 }
 
 /// The next event of this kind.
-pub async fn event(wire: &mut Wire, name: &str) -> Value {
+pub(crate) async fn event(wire: &mut Wire, name: &str) -> Value {
     loop {
         let heard = wire.socket.hear().await;
         assert!(heard.get("id").is_none(), "an event has no id: {heard}");
@@ -31,7 +31,7 @@ pub async fn event(wire: &mut Wire, name: &str) -> Value {
     }
 }
 
-pub async fn connect_as(identity: &Identity, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
+pub(crate) async fn connect_as(identity: &Identity, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
     let tokens = identity.login(server).await;
     let mut wire = Wire::open(server).await;
     let mut params = introduction(&wire, &tokens, device, "", "fanout");
@@ -40,7 +40,7 @@ pub async fn connect_as(identity: &Identity, server: &TestServer, device: &str, 
     wire
 }
 
-pub fn numbers(pulled: &Value) -> Vec<i64> {
+pub(crate) fn numbers(pulled: &Value) -> Vec<i64> {
     pulled["messages"].as_array().unwrap().iter().map(|message| message["seq"].as_i64().unwrap()).collect()
 }
 
@@ -264,7 +264,7 @@ async fn each_device_gets_its_own_copy(engine: Engine) {
     assert_eq!(late.call("message.pull", json!({})).await["count"], 0);
 }
 
-pub fn queue(routing: &str) -> Value {
+pub(crate) fn queue(routing: &str) -> Value {
     json!({"mode": "queue", "routing": routing, "affinity_ttl_ms": 0})
 }
 

@@ -14,7 +14,7 @@ use tokio::{
 use crate::harness::{Engine, PATIENCE, TestServer, both_engines, id, one_engine};
 
 /// The client's process. It is killed when this is dropped.
-pub struct Published {
+pub(crate) struct Published {
     _child: Child,
     stdin: ChildStdin,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -36,14 +36,14 @@ impl Published {
     }
 
     /// What the client made of it, whole.
-    pub async fn ask(&mut self, asked: Value) -> Value {
+    pub(crate) async fn ask(&mut self, asked: Value) -> Value {
         self.stdin.write_all(format!("{asked}\n").as_bytes()).await.unwrap();
         let line = timeout(3 * PATIENCE, self.stdout.next_line()).await.expect("the client answers");
         serde_json::from_str(&line.unwrap().expect("the client lives")).unwrap()
     }
 
     #[track_caller]
-    pub fn ok(&mut self, asked: Value) -> impl Future<Output = Value> {
+    pub(crate) fn ok(&mut self, asked: Value) -> impl Future<Output = Value> {
         let said = asked.to_string();
         async move {
             let answer = self.ask(asked).await;
@@ -53,7 +53,7 @@ impl Published {
     }
 
     /// A client with a home, and so a device, of its own, that trusts this server's root.
-    pub async fn add(&mut self, server: &TestServer, who: &str) {
+    pub(crate) async fn add(&mut self, server: &TestServer, who: &str) {
         let root = server.config.server.data_dir.clone().unwrap().join("pki/root.crt");
         self.add_trusting(server, who, &root).await;
     }
@@ -68,7 +68,7 @@ impl Published {
     }
 
     /// The same keys for another client, which becomes another device.
-    pub fn copy_home(&self, from: &str, to: &str) {
+    pub(crate) fn copy_home(&self, from: &str, to: &str) {
         let (from, to) = (self.home.path().join(from), self.home.path().join(to));
         let copied = std::process::Command::new("cp").arg("-r").args([&from, &to]).status().unwrap();
         assert!(copied.success());
@@ -76,7 +76,7 @@ impl Published {
     }
 
     /// Registers and logs in, without anything to warn of.
-    pub async fn enter(&mut self, who: &str) -> String {
+    pub(crate) async fn enter(&mut self, who: &str) -> String {
         let aid = format!("{who}.localhost.test");
         for verb in ["create", "login"] {
             let answer = self.ok(json!({"do": verb, "who": who, "aid": aid})).await;
@@ -90,7 +90,7 @@ impl Published {
 }
 
 /// The client reads the machine's clock, so the server's must show the same time.
-pub async fn start(engine: Engine) -> (TestServer, Published) {
+pub(crate) async fn start(engine: Engine) -> (TestServer, Published) {
     let server = TestServer::start(engine).await;
     server.clock.catch_up(0);
     (server, Published::start(None))

@@ -179,7 +179,7 @@ async fn the_operator_gives_lists_and_takes_names(engine: Engine) {
     let revoked = server.post(&format!("{path}/revoke"), &json!({"reason": "key-compromise"})).await.ok();
     assert_eq!(revoked["revocationReason"], "key-compromise");
     let again = server.post(&format!("{path}/revoke"), &json!({"reason": "superseded"})).await.ok();
-    assert_eq!(again, revoked, "the first reason stands");
+    assert_eq!(again, revoked, "the first reason is final");
     assert_eq!(server.get(&path).await.ok(), revoked);
     server.get("/api/v1/identities/nobody.localhost.test").await.refused(FailureKind::NotFound);
     server.get("/api/v1/identities/x").await.refused(FailureKind::NotFound);

@@ -35,7 +35,7 @@ const PAGES: Topic = Topic::new("pager.pages", |app, key| Pager::of(app).woken()
 const CAPABILITIES: &[Capability] =
     &[capability("pager", &["POST /pager/pages", "GET /pager/pages"], "Pages people on call.")];
 
-pub fn dialect() -> Dialect {
+pub(crate) fn dialect() -> Dialect {
     Dialect::new("pager")
         .routes(|| ApiRouter::new().routes(routes!(create, list)))
         .failures(FailureEncoder {
@@ -57,7 +57,7 @@ pub fn dialect() -> Dialect {
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct PagerSection {
+pub(crate) struct PagerSection {
     /// What every page begins with.
     pub prefix: String,
 }
@@ -77,7 +77,7 @@ impl Section for PagerSection {
     }
 }
 
-pub struct Pager {
+pub(crate) struct Pager {
     config: PagerSection,
     waiting: Mutex<Vec<String>>,
     sent: Mutex<Vec<String>>,

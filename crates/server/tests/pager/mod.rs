@@ -51,7 +51,7 @@ async fn it_wakes_the_other_servers(engine: Engine) {
         return;
     }
     let here = TestServer::with(engine, with_pager).await;
-    let there = here.beside(|_| ()).await;
+    let there = here.start_another(|_| ()).await;
     here.post("/pager/pages", &json!({"text": "full"})).await.with_status(202);
     eventually("the other server is woken", async || {
         let woken = there.get("/pager/pages").await.with_status(200)["woken"].clone();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     daemon,
-    harness::{Engine, Identity, Recorder, SentStatement, Setup, TestServer},
+    harness::{Engine, Identity, Recorder, SentStatement, Setup, TestServer, id},
     operations::{OPERATIONS, Scene},
 };
 
@@ -29,7 +29,7 @@ const LISTS: &[&str] = &[
 ];
 
 /// What servers of this engine run when every operation is called.
-pub async fn statements(engine: Engine) -> BTreeSet<SentStatement> {
+pub(crate) async fn statements(engine: Engine) -> BTreeSet<SentStatement> {
     let mut all = BTreeSet::new();
 
     let mut recorder = None;
@@ -63,10 +63,7 @@ pub async fn statements(engine: Engine) -> BTreeSet<SentStatement> {
 /// What a server runs whose runners are Jobs of a cluster, for one Job from its order to its end.
 #[cfg(feature = "kubernetes")]
 async fn cluster_statements(engine: Engine) -> BTreeSet<SentStatement> {
-    use crate::{
-        harness::id,
-        kubernetes::cluster::{TestCluster, job_shows, waiting_run},
-    };
+    use crate::kubernetes::cluster::{TestCluster, job_shows, waiting_run};
 
     let cluster = TestCluster::start();
     let mut recorder = None;
@@ -89,8 +86,9 @@ async fn cluster_statements(engine: Engine) -> BTreeSet<SentStatement> {
     statements
 }
 
-/// What a server on Postgres runs for a turn: by its own runner, and by a runner elsewhere with a follower and a poll.
-pub async fn hot_path() -> BTreeSet<SentStatement> {
+/// What a server on Postgres runs for a turn: by its own runner, and by a runner elsewhere with a follower, polls, a steer, cancels and
+/// reads of its session.
+pub(crate) async fn hot_path() -> BTreeSet<SentStatement> {
     let mut recorder = None;
     let server = TestServer::with(Engine::Postgres, |setup| {
         setup.config.runner.slots = 4;
@@ -100,7 +98,13 @@ pub async fn hot_path() -> BTreeSet<SentStatement> {
     let (run_id, command_id) = server.start("hi").await;
     server.ended(&run_id, &command_id).await;
 
-    let run_id = server.create_run().await;
+    // With a key, and in a session of the caller's.
+    let run_id = server
+        .create_run_with(|body| {
+            body["idempotencyKey"] = "key-1".into();
+            body["sessionRef"] = json!({"sessionId": "mine"});
+        })
+        .await;
     let mut follower = server.follow(&run_id, 0).await;
     let command_id = server.turn(&run_id, "hi").await;
     let runner = server.claim(&run_id, "runner-a").await;
@@ -114,12 +118,38 @@ pub async fn hot_path() -> BTreeSet<SentStatement> {
         }
     }
     runner.heartbeat().await;
+    let digest = "ab".repeat(32);
+    runner.ask(&command_id, &format!("prm_{:032x}", 1), &digest).await;
+    server.answer(&server.permissions(&run_id).await[0], "yes", &digest).await.with_status(200);
+    let steer = server.steer(&run_id, "also this").await;
+    runner.poll("afterSeq=1").await;
+    runner.ack(&id(&steer, "commandId")).await;
+    runner.end(&id(&steer, "commandId"), "completed").await;
+    let cancelled = server.turn(&run_id, "not this").await;
+    server.cancel_command(&cancelled).await;
     runner.say(&command_id, "done").await;
     runner.end(&command_id, "completed").await;
     follower.take(5).await;
     server.get(&format!("/api/v1/runs/{run_id}/events?afterSeq=1&limit=2")).await.with_status(200);
     server.result(&run_id, &command_id).await;
+    let session_id = id(&server.run(&run_id).await, "sessionId");
+    for part in ["trace", "output"] {
+        for range in ["limit=2", "afterSeq=2&limit=2"] {
+            server.get(&format!("/api/v1/sessions/{session_id}/{part}?{range}")).await.with_status(200);
+        }
+    }
+    // A command that is cancelled while the runner works on it, and its run.
+    let command_id = server.turn(&run_id, "next").await;
+    runner.ack(&command_id).await;
+    server.cancel_command(&command_id).await;
+    runner.poll("afterSeq=0").await;
+    runner.end(&command_id, "cancelled").await;
     runner.release().await;
+    server.cancel_run(&run_id).await;
+    // A runner in a pod comes with a token of its job.
+    let token = format!("ost_run_{}", "0".repeat(64));
+    server.with_token(Some(&token)).get(&format!("/api/v1/runs/{run_id}")).await.with_status(401);
+    server.get("/metrics").await.with_status(200);
     recorder.unwrap().statements()
 }
 

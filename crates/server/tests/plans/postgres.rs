@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use super::{LIVE, Plans, is_accepted, shown};
+use super::{LIVE, Plans, is_accepted, on_one_line};
 use crate::harness::{Database, SentStatement};
 
 /// Rows of each table that grows: some forty pages.
@@ -29,7 +29,7 @@ const INDEXES: &str = "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN 
                        JOIN pg_namespace n ON n.oid = c.relnamespace \
                        WHERE n.nspname = 'public' AND NOT i.indisunique";
 
-pub async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Plans {
+pub(crate) async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Plans {
     let database = Database::migrated();
     let mut connection = PgConnection::connect(database.url()).await.unwrap();
     fill(&mut connection, growing).await;
@@ -65,7 +65,7 @@ pub async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'st
                 let problems = if is_accepted(&sent.sql) { vec![] } else { check.problems(&plan, false) };
                 for problem in problems {
                     let place = format!("({state}, enable_seqscan = {seqscan})");
-                    plans.problems.insert(format!("{problem} {place}: {}", shown(&sent.sql)));
+                    plans.problems.insert(format!("{problem} {place}: {}", on_one_line(&sent.sql)));
                 }
             }
             session.close().await.unwrap();
@@ -90,7 +90,7 @@ fn settings(options: &str) -> impl Iterator<Item = String> {
 
 async fn execute(connection: &mut PgConnection, sql: &str) {
     let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut *connection).await;
-    done.unwrap_or_else(|error| panic!("{error}: {}", shown(sql)));
+    done.unwrap_or_else(|error| panic!("{error}: {}", on_one_line(sql)));
 }
 
 /// The names of the types of all parameters.
@@ -113,7 +113,7 @@ async fn explain(session: &mut PgConnection, sent: &SentStatement, types: &HashM
     let values = in_brackets(vec!["NULL"; sent.types.len()]);
     let sql = format!("EXPLAIN (FORMAT JSON) EXECUTE explained {values}");
     let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await;
-    let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", shown(&sent.sql)));
+    let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", on_one_line(&sent.sql)));
     let text: String = rows[0].get_unchecked(0);
     execute(session, "DEALLOCATE explained").await;
     serde_json::from_str::<Value>(&text).unwrap()[0]["Plan"].clone()

@@ -7,13 +7,13 @@ use ostler_store::{Db, StoreConfig, Synchronous, statement_log::create_volatile_
 use ostler_testkit::scratch;
 use rusqlite::Connection;
 
-use super::{LIVE, Plans, is_accepted, shown};
+use super::{LIVE, Plans, is_accepted, on_one_line};
 use crate::harness::SentStatement;
 
 const INDEXES: &str = "SELECT i.name FROM sqlite_schema t JOIN pragma_index_list(t.name) i \
                        WHERE t.type = 'table' AND i.\"unique\" = 0";
 
-pub async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Plans {
+pub(crate) async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Plans {
     let directory = scratch::in_memory();
     let file = directory.path().join("plans.db");
     let config = StoreConfig::Sqlite { file: file.clone(), synchronous: Synchronous::Off };
@@ -31,7 +31,7 @@ pub async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'st
         }
         let tables = tables_by_alias(sql, growing);
         let scans = plan.iter().filter(|step| is_scan(step, &plan, sql, &tables));
-        plans.problems.extend(scans.map(|step| format!("{step}: {}", shown(sql))));
+        plans.problems.extend(scans.map(|step| format!("{step}: {}", on_one_line(sql))));
     }
     plans
 }
@@ -43,7 +43,7 @@ fn index_of(step: &str) -> Option<&str> {
 
 fn explain(connection: &Connection, sql: &str) -> Vec<String> {
     let explained = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}"));
-    let mut statement = explained.unwrap_or_else(|error| panic!("{error}: {}", shown(sql)));
+    let mut statement = explained.unwrap_or_else(|error| panic!("{error}: {}", on_one_line(sql)));
     // Parameters stay null; plans do not depend on them.
     let mut rows = statement.raw_query();
     let mut plan = vec![];

@@ -14,7 +14,7 @@ async fn store_beside(server: &TestServer) {
     server.store(rows).await;
 }
 
-async fn beside(server: &TestServer) -> Vec<String> {
+async fn stored_payloads(server: &TestServer) -> Vec<String> {
     server.store("SELECT command_id FROM command_payloads").await
 }
 
@@ -24,10 +24,10 @@ async fn retention_removes_those_of_finished_commands(engine: Engine) {
     finished(&server, "hwlab", 0).await;
     let (_, unfinished) = at_work(&server, "hwlab").await;
     store_beside(&server).await;
-    assert_eq!(beside(&server).await.len(), 2);
+    assert_eq!(stored_payloads(&server).await.len(), 2);
     server.clock.advance_ms(DAY_MS);
     sweep(&server, json!({})).await;
-    assert_eq!(beside(&server).await, [unfinished]);
+    assert_eq!(stored_payloads(&server).await, [unfinished]);
 }
 
 #[both_engines]
@@ -35,7 +35,7 @@ async fn an_erased_thread_leaves_none(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.say("run-1", "planted").await.with_status(202);
     store_beside(&server).await;
-    assert_eq!(beside(&server).await.len(), 1);
+    assert_eq!(stored_payloads(&server).await.len(), 1);
     server.send(server.request("DELETE", &format!("/api/v1/agent/sessions/{THREAD}"))).await.with_status(204);
-    assert_eq!(beside(&server).await, [""; 0]);
+    assert_eq!(stored_payloads(&server).await, [""; 0]);
 }

@@ -18,7 +18,7 @@ fn place(url: &str) -> String {
     url[url.find("/api/").unwrap()..].to_owned()
 }
 
-pub fn with_picture(run_id: &str, url: &str) -> Value {
+pub(crate) fn with_picture(run_id: &str, url: &str) -> Value {
     let parts =
         json!([{"type": "text", "text": "what is this?"}, {"type": "binary", "mimeType": "image/jpeg", "url": url}]);
     json!({"threadId": THREAD, "runId": run_id, "messages": [{"id": format!("m-{run_id}"), "role": "user", "content": parts}],
@@ -30,12 +30,12 @@ async fn post(caller: &Caller, body: &Value) -> crate::harness::Answer {
 }
 
 /// The files in the directory of attachments.
-pub fn files(server: &TestServer) -> usize {
+pub(crate) fn files(server: &TestServer) -> usize {
     let (mut files, mut left) = (0, vec![server.config.server.data_dir.clone().unwrap().join("attachments")]);
     while let Some(path) = left.pop() {
         match std::fs::read_dir(&path) {
             Ok(entries) => left.extend(entries.flatten().map(|entry| entry.path())),
-            // What went meanwhile is no file any more.
+            // A file that was deleted in the meantime is left out.
             Err(_) => files += usize::from(path.is_file()),
         }
     }
@@ -174,7 +174,7 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     }
     assert_eq!(server.get("/api/v1/sessions?state=all").await.ok()["sessions"], json!([]), "nothing was begun");
     post(&ada, &with_picture("run-1", &own)).await.with_status(202);
-    // What is kept says where it lies, not its URL, and that it is a PNG whatever the message said.
+    // The stored part has its path, not its URL, and is a PNG whatever the message declared.
     let kept = server.store("SELECT payload FROM events WHERE type = 'user_message'").await;
     assert!(kept[0].contains(r#""mimeType":"image/png""#) && kept[0].contains(r#""bucket":"local""#), "{kept:?}");
     assert!(!kept[0].contains("signature"), "{kept:?}");

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-pub const AUTOMATIONS: &str = "/api/v1/automations";
+pub(crate) const AUTOMATIONS: &str = "/api/v1/automations";
 /// The tests' clock begins at 2026-01-01T00:00:00Z, a Thursday.
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
@@ -251,7 +251,7 @@ async fn an_automation_that_keeps_failing_is_paused_and_its_owner_is_notified(en
 #[both_engines]
 async fn the_owner_of_an_automation_that_was_paused_receives_a_frame_until_it_is_resumed(engine: Engine) {
     let server = server(engine, 4).await;
-    let there = if engine == Engine::Postgres { Some(server.beside(|_| ()).await) } else { None };
+    let there = if engine == Engine::Postgres { Some(server.start_another(|_| ()).await) } else { None };
     let there = there.as_ref().unwrap_or(&server);
     let (mut owner, _) = Socket::introduce(there, "/ws/human", &server).await;
     let ada = user(&server, "ada", &["local"]).await;

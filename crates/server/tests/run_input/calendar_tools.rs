@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A server whose chats and automations are runs of a model, which may call every tool without asking.
-pub async fn with_model(engine: Engine, endpoint: &Endpoint) -> TestServer {
+pub(crate) async fn with_model(engine: Engine, endpoint: &Endpoint) -> TestServer {
     with_model_and(engine, endpoint, Approval::Never).await
 }
 
@@ -211,7 +211,7 @@ async fn a_model_writes_to_the_calendar_of_the_runs_user(engine: Engine) {
     assert_eq!(ada.get(window).await.with_status(200)["occurrences"].as_array().unwrap().len(), 1);
 }
 
-/// A person sees and may change the whole call: the zone is part of it before anybody is asked.
+/// A person sees and may change the whole call: the zone is part of it before a person is asked.
 #[both_engines]
 async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
     let endpoint = chat();

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Stands in everything that is said; after erasing it stands nowhere.
+/// Part of every message; after erasing it is nowhere.
 const SECRET: &str = "planted-4711";
 
 async fn erase(caller: &Caller, thread_id: &str) {
@@ -22,7 +22,7 @@ async fn erase(caller: &Caller, thread_id: &str) {
 }
 
 /// A thread with a picture, an answer, an open question and a turn at work.
-async fn lively(server: &TestServer) -> (crate::harness::Played, String, Value) {
+async fn lively(server: &TestServer) -> (crate::harness::ManualRunner, String, Value) {
     let picture = server.upload(THREAD, &[PNG, SECRET.as_bytes()].concat()).await.with_status(201);
     let message = with_picture("run-1", &id(&picture, "url")).to_string().replace("what is this?", SECRET);
     let message: Value = serde_json::from_str(&message).unwrap();
@@ -41,7 +41,7 @@ async fn lively(server: &TestServer) -> (crate::harness::Played, String, Value) 
 const COLUMNS_PER_STATEMENT: usize = 100;
 
 /// The columns of all tables in which a row contains the text, once per row.
-pub async fn rows_with(server: &TestServer, engine: Engine, text: &str) -> Vec<String> {
+pub(crate) async fn rows_with(server: &TestServer, engine: Engine, text: &str) -> Vec<String> {
     let columns = match engine {
         Engine::Sqlite => {
             "SELECT m.name || '.' || p.name FROM sqlite_master m JOIN pragma_table_info(m.name) p WHERE m.type = 'table'"

@@ -5,7 +5,7 @@ use ostler_run_input::config::RunInputSection;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, Played, TestServer, both_engines, id},
+    harness::{Caller, Engine, ManualRunner, TestServer, both_engines, id},
     run_input::runs::{THREAD, user},
 };
 
@@ -32,7 +32,7 @@ async fn turn(server: &TestServer, caller: &Caller, run_id: &str, text: &str, an
     runner.release().await;
 }
 
-async fn runner(server: &TestServer) -> Played {
+async fn runner(server: &TestServer) -> ManualRunner {
     server.claim(&server.run_of_thread().await, "runner-a").await
 }
 
@@ -51,7 +51,7 @@ async fn without_a_thread_history_is_empty(engine: Engine) {
     assert_eq!((&before["threadId"], &before["day"], &before["messages"]), (&json!(THREAD), &Value::Null, &json!([])));
 }
 
-pub async fn zoned(server: &TestServer, name: &str, timezone: &str) -> Caller {
+pub(crate) async fn zoned(server: &TestServer, name: &str, timezone: &str) -> Caller {
     server.post("/api/v1/users", &json!({"name": name, "timezone": timezone})).await.with_status(201);
     let life = json!({"expiresInMs": 30 * 24 * HOUR_MS});
     let made = server.post(&format!("/api/v1/users/{name}/token"), &life).await.with_status(201);

@@ -6,14 +6,29 @@ use ostler_stand_ins::{Endpoint, chat};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Engine, TestServer, both_engines, eventually, id, one_engine},
+    harness::{Engine, Setup, TestServer, both_engines, eventually, id, one_engine},
     mcp::configure_servers,
     run_input::{automations::AUTOMATIONS, runs},
 };
 
 /// A server whose chats are runs of a model, with two MCP servers of which one does not exist, and these tools enabled.
 async fn server(engine: Engine, endpoint: &Endpoint, enabled: &[&str]) -> TestServer {
+    server_with(engine, endpoint, enabled, Approval::Never).await
+}
+
+async fn server_with(engine: Engine, endpoint: &Endpoint, enabled: &[&str], approval: Approval) -> TestServer {
+    server_that(engine, endpoint, enabled, approval, |_| ()).await
+}
+
+async fn server_that(
+    engine: Engine,
+    endpoint: &Endpoint,
+    enabled: &[&str],
+    approval: Approval,
+    choose: impl FnOnce(&mut Setup),
+) -> TestServer {
     let server = TestServer::with(engine, |setup| {
+        choose(setup);
         setup.config.runner.slots = 2;
         configure_servers(setup, &[("good", "good"), ("gone", "good")]);
         if let Some(gone) = setup.config.mcp.servers.get_mut("gone") {
@@ -21,7 +36,7 @@ async fn server(engine: Engine, endpoint: &Endpoint, enabled: &[&str]) -> TestSe
         }
         setup.config.change(|section: &mut RunInputSection| {
             section.backend_profile = "model".into();
-            section.approval = Approval::Never;
+            section.approval = approval;
         });
         setup.config.change(|automations: &mut AutomationsSection| automations.poll_ms = 20);
         setup.config.change(|agents: &mut SystemAgentsSection| {
@@ -55,6 +70,53 @@ async fn a_chat_gets_the_tools_of_mcp_servers_that_the_operator_names(engine: En
     let listed = ada.get("/api/v1/tools").await.with_status(200);
     let names: Vec<_> = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();
     assert_eq!(names, ["calendar_read", "calendar_write", "mcp__good__echo", "time_now"]);
+}
+
+/// Without a workspace, the operator's runs outside of threads get the tools of all servers.
+#[one_engine]
+async fn an_agent_that_a_chat_of_the_operator_starts_has_no_more_tools_than_the_chat(engine: Engine) {
+    let endpoint = chat();
+    let offers_agents = |setup: &mut Setup| setup.config.tools.run_agent.profiles = vec!["scripted".into()];
+    let server = server_that(engine, &endpoint, &["*", "mcp__good__echo"], Approval::Never, offers_agents).await;
+    let call = r#"[[call:run_agent {"profile": "scripted", "prompt": "hello"}]]"#;
+    server.say("run-1", call).await.with_status(202);
+    let received = server.received("run-1").await;
+    assert!(received.iter().any(|event| event.kind() == "TOOL_CALL_RESULT"), "{received:?}");
+    let of_child = "SELECT c.payload FROM commands c JOIN runs r ON r.run_id = c.run_id WHERE r.idempotency_key LIKE 'run_agent.%'";
+    let payload: Value = serde_json::from_str(&server.store(of_child).await[0]).unwrap();
+    let expected = ["calendar_read", "calendar_write", "mcp__good__echo", "run_agent", "time_now"];
+    assert_eq!(payload["runtimeConfig"]["enabledTools"], json!(expected), "{payload}");
+}
+
+/// The attempt that continues the turn requests permission for the same call again.
+#[both_engines]
+async fn an_approval_from_before_a_restart_permits_no_call_of_a_server_that_was_replaced(engine: Engine) {
+    let endpoint = chat();
+    let yes = || json!({"approved": true});
+    for is_replaced in [false, true] {
+        let mut server = server_with(engine, &endpoint, &["mcp__good__env"], Approval::OnRequest).await;
+        let body = runs::message("run-1", "[[call:mcp__good__env {}]]");
+        let received = runs::received(&server.stream(&body).await.text);
+        let mut interrupt = id(&received.last().unwrap().event["outcome"]["interrupts"][0], "id");
+        let good = server.config.mcp.servers.get_mut("good").unwrap();
+        if is_replaced {
+            good.env.clear();
+        }
+        server.restart().await;
+        if is_replaced {
+            let refused = server.resume("run-2", &[(&interrupt, yes())]).await.refused(RunInputInvalid);
+            assert_eq!(refused.rule, "interrupt-unknown");
+            let open = refused.details["interruptIds"].as_array().unwrap().clone();
+            assert_eq!(open.len(), 1, "{open:?}");
+            let run_id = server.run_of_thread().await;
+            assert_eq!(server.events_of(&run_id, "tool_call").await, Vec::<Value>::new(), "nothing was called");
+            interrupt = open[0].as_str().unwrap().to_owned();
+        }
+        server.resume("run-2", &[(&interrupt, yes())]).await.with_status(202);
+        let received = server.received("run-2").await;
+        let result = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").expect("the call is executed");
+        assert_eq!(result.event["content"].as_str().unwrap().contains("SECRET"), !is_replaced, "{result:?}");
+    }
 }
 
 #[both_engines]

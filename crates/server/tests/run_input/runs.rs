@@ -5,10 +5,11 @@ mod busy;
 mod edits;
 mod fields;
 mod following;
-pub mod front_end;
+pub(crate) mod front_end;
 mod going_on;
+mod long_turns;
 mod programs;
-pub mod resuming;
+pub(crate) mod resuming;
 
 use ostler_protocol::FailureKind::*;
 use ostler_run_input::config::attachments::AttachmentsSection;
@@ -20,16 +21,16 @@ use crate::{
     run_input::history::zoned,
 };
 
-pub const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
+pub(crate) const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
 const RUNS: &str = "/api/v1/agent/runs";
 
-pub fn message(run_id: &str, text: &str) -> Value {
+pub(crate) fn message(run_id: &str, text: &str) -> Value {
     json!({"threadId": THREAD, "runId": run_id, "messages": [{"id": format!("m-{run_id}"), "role": "user", "content": text}],
         "forwardedProps": {"runtime_mode": "chat"}})
 }
 
 /// A user in these tenants, as a caller.
-pub async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
+pub(crate) async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
     let body = json!({"name": name, "timezone": "UTC", "tenants": tenants});
     server.post("/api/v1/users", &body).await.with_status(201);
     let made = server.post(&format!("/api/v1/users/{name}/token"), &json!({})).await.with_status(201);
@@ -38,20 +39,20 @@ pub async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
 
 /// An AG-UI event with the id it came under.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ReceivedEvent {
+pub(crate) struct ReceivedEvent {
     pub id: String,
     pub event: Value,
 }
 
 impl ReceivedEvent {
-    pub fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         self.event["type"].as_str().unwrap()
     }
 }
 
 /// Every frame of a stream that has ended, comments left out.
 #[track_caller]
-pub fn received(text: &str) -> Vec<ReceivedEvent> {
+pub(crate) fn received(text: &str) -> Vec<ReceivedEvent> {
     assert!(!text.contains('\r'), "LF framing only");
     let frames = text.split("\n\n").filter(|frame| !frame.is_empty() && !frame.starts_with(':'));
     frames
@@ -64,40 +65,40 @@ pub fn received(text: &str) -> Vec<ReceivedEvent> {
         .collect()
 }
 
-pub fn kinds(received: &[ReceivedEvent]) -> Vec<&str> {
+pub(crate) fn kinds(received: &[ReceivedEvent]) -> Vec<&str> {
     received.iter().map(ReceivedEvent::kind).collect()
 }
 
-pub fn words(received: &[ReceivedEvent]) -> String {
+pub(crate) fn words(received: &[ReceivedEvent]) -> String {
     received.iter().filter_map(|event| event.event["delta"].as_str()).collect()
 }
 
 impl Caller {
-    pub async fn say(&self, run_id: &str, text: &str) -> Answer {
+    pub(crate) async fn say(&self, run_id: &str, text: &str) -> Answer {
         self.post(RUNS, &message(run_id, text)).await
     }
 
     /// As stock clients ask: the events in the same response, here read to their end.
-    pub async fn stream(&self, body: &Value) -> Answer {
+    pub(crate) async fn stream(&self, body: &Value) -> Answer {
         self.send(self.streaming(body)).await
     }
 
-    pub fn streaming(&self, body: &Value) -> RequestBuilder {
+    pub(crate) fn streaming(&self, body: &Value) -> RequestBuilder {
         let request = self.request("POST", RUNS).header("accept", "text/event-stream");
         request.header("content-type", "application/json").body(body.to_string())
     }
 
     /// A run's events, to its end.
-    pub async fn received(&self, run_id: &str) -> Vec<ReceivedEvent> {
+    pub(crate) async fn received(&self, run_id: &str) -> Vec<ReceivedEvent> {
         received(&self.get(&format!("{RUNS}/{THREAD}/events?runId={run_id}")).await.text)
     }
 
-    pub async fn cancel_agent_run(&self, run_id: &str) -> Answer {
+    pub(crate) async fn cancel_agent_run(&self, run_id: &str) -> Answer {
         self.send(self.request("POST", &format!("{RUNS}/{THREAD}/cancel?runId={run_id}"))).await
     }
 
     /// The kernel's run behind the thread.
-    pub async fn run_of_thread(&self) -> String {
+    pub(crate) async fn run_of_thread(&self) -> String {
         id(&self.get(&format!("/api/v1/sessions/{THREAD}")).await.ok(), "lastRunId")
     }
 }
@@ -431,7 +432,7 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     let streamed = server.stream(&posted("run-4", |messages| drop(messages.drain(1..3)))).await;
     assert_eq!(streamed.status, 200, "{}", streamed.text);
     assert_eq!(server.events_of(&run, "user_message").await.len(), 4);
-    // In the other form the rule stands as it is written.
+    // In the other form the rule applies as it is written.
     let refused = server.post(RUNS, &posted("run-5", |_| ())).await;
     refused.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
 }
@@ -458,7 +459,7 @@ async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
     assert_eq!(response.status(), 200);
 }
 
-/// A client that disconnects has only a prefix; text that was streamed counts as sent, whatever the whole message says.
+/// A client that disconnects has only a prefix; text that was streamed counts as sent, whatever the whole message has.
 #[both_engines]
 async fn a_client_may_send_back_a_message_that_was_streamed_to_it(engine: Engine) {
     let server = TestServer::start(engine).await;

@@ -6,7 +6,6 @@ use std::{
 };
 
 #[cfg(feature = "kubernetes")]
-#[cfg(feature = "kubernetes")]
 use serde_json::json;
 
 use crate::harness::{Engine, Setup, TestServer, eventually};
@@ -17,7 +16,7 @@ use crate::kubernetes::cluster::TestCluster;
 const CLAIMS: &str = "persistentvolumeclaims";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Driver {
+pub(crate) enum Driver {
     Directories,
     #[cfg(feature = "kubernetes")]
     Claims,
@@ -30,14 +29,14 @@ const DRIVERS: &[Driver] = &[
 ];
 
 /// Runs a scenario on a server for each driver.
-pub async fn each_driver(engine: Engine, choose: impl Fn(&mut Setup), scenario: impl AsyncFn(StorageServer)) {
+pub(crate) async fn each_driver(engine: Engine, choose: impl Fn(&mut Setup), scenario: impl AsyncFn(StorageServer)) {
     for driver in DRIVERS {
         scenario(StorageServer::start(engine, *driver, &choose).await).await;
     }
 }
 
 /// Fields go in this order: the server first, then its cluster.
-pub struct StorageServer {
+pub(crate) struct StorageServer {
     server: TestServer,
     #[cfg(feature = "kubernetes")]
     cluster: Option<TestCluster>,
@@ -59,11 +58,12 @@ impl DerefMut for StorageServer {
 
 impl StorageServer {
     #[cfg(feature = "kubernetes")]
-    pub async fn start(engine: Engine, driver: Driver, choose: impl FnOnce(&mut Setup)) -> Self {
+    pub(crate) async fn start(engine: Engine, driver: Driver, choose: impl FnOnce(&mut Setup)) -> Self {
         let cluster = (driver == Driver::Claims).then(TestCluster::any);
         let server = TestServer::with(engine, |setup| {
             if let Some(cluster) = &cluster {
                 cluster.choose(setup);
+                cluster.cluster.provide_volumes();
             }
             choose(setup);
         })
@@ -72,12 +72,12 @@ impl StorageServer {
     }
 
     #[cfg(not(feature = "kubernetes"))]
-    pub async fn start(engine: Engine, _: Driver, choose: impl FnOnce(&mut Setup)) -> Self {
+    pub(crate) async fn start(engine: Engine, _: Driver, choose: impl FnOnce(&mut Setup)) -> Self {
         Self { server: TestServer::with(engine, choose).await }
     }
 
     /// The kind of storage that its runners reach.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         #[cfg(feature = "kubernetes")]
         if self.cluster.is_some() {
             return "pvc";
@@ -85,11 +85,11 @@ impl StorageServer {
         "local"
     }
 
-    pub fn directory(&self, session_id: &str) -> PathBuf {
+    pub(crate) fn directory(&self, session_id: &str) -> PathBuf {
         self.config.server.data_dir.as_ref().unwrap().join("sessions").join(session_id)
     }
 
-    pub fn has_storage(&self, session_id: &str) -> bool {
+    pub(crate) fn has_storage(&self, session_id: &str) -> bool {
         #[cfg(feature = "kubernetes")]
         if let Some(cluster) = &self.cluster {
             let claim = cluster.object(CLAIMS, &claim_name(session_id));
@@ -99,7 +99,7 @@ impl StorageServer {
     }
 
     /// Waits until the storage is gone. A cluster deletes a claim some time after the request.
-    pub async fn storage_is_removed(&self, session_id: &str) {
+    pub(crate) async fn storage_is_removed(&self, session_id: &str) {
         eventually("the storage is removed", async || {
             #[cfg(feature = "kubernetes")]
             if let Some(cluster) = &self.cluster {
@@ -111,7 +111,7 @@ impl StorageServer {
     }
 
     /// Writes a file where the test can.
-    pub fn fill_storage(&self, session_id: &str) {
+    pub(crate) fn fill_storage(&self, session_id: &str) {
         let directory = self.directory(session_id);
         if directory.is_dir() {
             std::fs::write(directory.join("rollout"), "what was said").unwrap();
@@ -119,7 +119,7 @@ impl StorageServer {
     }
 
     /// Deletes storage behind the server's back. Returns when the server can know it.
-    pub async fn lose_storage(&self, session_id: &str) {
+    pub(crate) async fn lose_storage(&self, session_id: &str) {
         #[cfg(feature = "kubernetes")]
         if let Some(cluster) = &self.cluster {
             assert!(cluster.remove(CLAIMS, &claim_name(session_id)));
@@ -134,7 +134,7 @@ impl StorageServer {
     }
 
     /// Makes the storage of a session again, as if it had never been deleted.
-    pub fn put_back_storage(&self, session_id: &str) {
+    pub(crate) fn put_back_storage(&self, session_id: &str) {
         #[cfg(feature = "kubernetes")]
         if let Some(cluster) = &self.cluster {
             let labels = json!({"app.kubernetes.io/managed-by": "ostler", "ostler.dev/session": session_id});

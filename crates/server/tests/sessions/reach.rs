@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{at, body, cancel, ids, join, list, make, play, read, show};
 use crate::harness::{Answer, Caller, Engine, Setup, TestServer, both_engines, id};
 
-pub fn tokens(setup: &mut Setup) {
+pub(crate) fn tokens(setup: &mut Setup) {
     setup.token("hwlab", "client", &["hwlab"]);
     setup.token("unidesk", "client", &["unidesk"]);
     setup.token("both", "client", &["unidesk", "hwlab"]);

@@ -11,9 +11,9 @@ mod tools;
 
 use std::collections::BTreeSet;
 
+use ostler_daemon::toggles::AGENT;
 use ostler_protocol::{
     FailureKind::*,
-    capabilities::Toggle,
     json::hex,
     kernel::chain::{self, Link},
 };
@@ -21,7 +21,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use self::toggles::{switch_off_defaults, switch_on, with_implied};
 use crate::{
-    daemon::acted_agent,
+    daemon::shell_agent,
     harness::{self, Engine, Follow, Identity, TestServer, both_engines, eventually, id, run_body},
     mcp_server,
     operations::DIGEST,
@@ -31,15 +31,16 @@ use crate::{
 #[both_engines]
 async fn every_tag_is_advertised_exactly_while_its_behaviour_is_there(engine: Engine) {
     let rows: Vec<_> = harness::dialects().capabilities().collect();
-    let each = Toggle::ALL.iter().map(|toggle| vec![*toggle]);
-    for (round, on) in [vec![], Toggle::ALL.to_vec()].into_iter().chain(each).enumerate() {
+    let all = toggles::all();
+    let each = all.iter().map(|toggle| vec![*toggle]);
+    for (round, on) in [vec![], all.clone()].into_iter().chain(each).enumerate() {
         let server = TestServer::with(engine, |setup| {
             switch_off_defaults(setup);
             on.iter().for_each(|toggle| switch_on(setup, *toggle));
         })
         .await;
-        if on.contains(&Toggle::Agent) {
-            acted_agent::install(&server).await;
+        if on.contains(&AGENT) {
+            shell_agent::install(&server).await;
         }
         let (chosen, on) = (on.clone(), with_implied(&on));
         let envelope = server.get("/capabilities").await.with_status(200);
@@ -428,7 +429,7 @@ async fn user_changes(server: &TestServer) {
     assert!(lists(server, "/api/v1/users", "users", "timezone", "Asia/Tokyo").await);
 }
 
-/// An event as anybody reads it, its payload as it was sent.
+/// An event as any client reads it, its payload as it was sent.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Read<'a> {

@@ -34,7 +34,7 @@ fn words<T: DeserializeOwned + Debug>() -> BTreeSet<String> {
 fn every_enum_of_the_document_has_the_words_of_the_wire() {
     let known: BTreeMap<&str, BTreeSet<String>> = BTreeMap::from([
         ("AgentKind", words::<provider_profiles::AgentKind>()),
-        ("Act", words::<receipts::Act>()),
+        ("Act", words::<receipts::ReceiptAction>()),
         ("AgentLevel", words::<agents::AgentLevel>()),
         ("BackendHealth", words::<backends::BackendHealth>()),
         ("BudgetMode", words::<mcp::budget::BudgetMode>()),

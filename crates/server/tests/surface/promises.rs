@@ -27,12 +27,12 @@ fn the_stored_table_of_capabilities_is_up_to_date() {
     let rows: Vec<_> = dialects().capabilities().collect();
     let mut page = String::from(
         "# Capabilities\n\nMade from the tables in `capabilities.rs` of each dialect. A server advertises a tag in `GET \
-         /capabilities` exactly\nwhile its behaviour is there. Behind each operation stands a digest of its parameters and \
+         /capabilities` exactly\nwhile its behaviour is there. Each operation is followed by a digest of its parameters and \
          bodies: where one changes, clients that\nrely on the old tag would meet new behaviour. Give that a new tag, unless it \
          is a mere correction.\n\n| tag | since | modes | advertised | promise |\n|---|---|---|---|---|\n",
     );
     for row in &rows {
-        let switches: Vec<_> = row.when.iter().map(|toggle| format!("`{}`", toggle.switch())).collect();
+        let switches: Vec<_> = row.when.iter().map(|toggle| format!("`{}`", toggle.switch)).collect();
         let when = if switches.is_empty() { "always".into() } else { format!("with {}", switches.join(" and ")) };
         let (tag, since, modes) = (row.tag, row.since.as_str(), row.modes.join(", "));
         page += &format!("| `{tag}` | {since} | {modes} | {when} | {} |\n", row.promise);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Notebook, Work, statuses};
 use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
 
-async fn asked(server: &TestServer, work: &Work) -> Value {
+async fn pending_request(server: &TestServer, work: &Work) -> Value {
     eventually("permission is asked for", async || {
         server.permissions(work.run_id()).await.into_iter().find(|request| request["status"] == "pending")
     })
@@ -25,7 +25,7 @@ async fn a_call_that_changes_something_waits_for_permission_for_exactly_this_cal
     let work = Work::begin(&server, on_request).await;
     assert_eq!(work.call(&server, "time_now", "{}").await["status"], "completed", "it changes nothing");
     let (called, request) = tokio::join!(work.call(&server, "write_note", r#"{"text": "x"}"#), async {
-        let request = asked(&server, &work).await;
+        let request = pending_request(&server, &work).await;
         assert_eq!(request["command"], r#"write_note {"text":"x"}"#);
         assert_eq!((notebook.written(), request["toolCallId"].as_str()), (0, Some("call_1")));
         let digest = request["digest"].as_str().unwrap();
@@ -47,7 +47,7 @@ async fn a_call_that_was_denied_is_not_executed(engine: Engine) {
     let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
     let work = Work::begin(&server, on_request).await;
     let (called, ()) = tokio::join!(work.call(&server, "write_note", r#"{"text": "x"}"#), async {
-        let request = asked(&server, &work).await;
+        let request = pending_request(&server, &work).await;
         server.answer(&request, "deny", request["digest"].as_str().unwrap()).await.with_status(200);
     });
     assert_eq!((&called["status"], &called["content"]), (&json!("declined"), &json!("permission was denied")));
@@ -63,7 +63,7 @@ async fn a_cancelled_command_needs_no_permission_any_more(engine: Engine) {
     let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
     let work = Work::begin(&server, on_request).await;
     let (called, ()) = tokio::join!(work.call(&server, "write_note", r#"{"text": "x"}"#), async {
-        asked(&server, &work).await;
+        pending_request(&server, &work).await;
         server.cancel_command(&work.command_id).await;
     });
     assert_eq!((&called["status"], notebook.written()), (&json!("declined"), 0));
@@ -105,13 +105,13 @@ mod postgres {
 async fn two_servers_that_got_the_same_call_ask_once_and_execute_it_once() {
     let notebook = Notebook::new();
     let first = TestServer::with(Engine::Postgres, |setup| notebook.install(setup)).await;
-    let second = first.beside(|_| ()).await;
+    let second = first.start_another(|_| ()).await;
     let work = Work::begin(&first, on_request).await;
     let body = work.body("call_a", "write_note", r#"{"text": "x"}"#);
     let mut repeated = body.clone();
     repeated["repeated"] = json!(true);
     let (called, ()) = tokio::join!(work.send(&first, &body), async {
-        let request = asked(&first, &work).await;
+        let request = pending_request(&first, &work).await;
         let mut at_once = repeated.clone();
         at_once["waitMs"] = json!(0);
         assert_eq!(work.send(&second, &at_once).await.with_status(200)["status"], "running");
@@ -126,11 +126,11 @@ async fn two_servers_that_got_the_same_call_ask_once_and_execute_it_once() {
 async fn a_call_that_a_person_has_answered_is_not_checked_again() {
     let notebook = Notebook::new();
     let first = TestServer::with(Engine::Postgres, |setup| notebook.install(setup)).await;
-    let second = first.beside(|_| ()).await;
+    let second = first.start_another(|_| ()).await;
     let work = Work::begin(&first, on_request).await;
     let body = work.body("call_a", "write_note", r#"{"text": "x"}"#);
     let (called, ()) = tokio::join!(work.send(&first, &body), async {
-        let request = asked(&first, &work).await;
+        let request = pending_request(&first, &work).await;
         notebook.is_full.store(true, Ordering::SeqCst);
         let mut repeated = body.clone();
         (repeated["repeated"], repeated["waitMs"]) = (json!(true), json!(300));

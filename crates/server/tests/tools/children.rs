@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::Executor;
 
 use super::{Notebook, Work, crashes::take_over, models::set_model};
-use crate::harness::{Engine, Played, TestServer, both_engines, eventually, id, one_engine, run};
+use crate::harness::{Engine, ManualRunner, TestServer, both_engines, eventually, id, one_engine, run};
 
 const CALL: &str = r#"{"profile": "scripted", "prompt": "hello"}"#;
 
@@ -174,7 +174,7 @@ async fn a_second_child_waits_for_the_budget_that_the_first_has_reserved(engine:
 fn of_two_children_that_two_servers_start_at_the_same_moment_one_keeps_the_budget() {
     run(async {
         let first = scene(Engine::Postgres).await;
-        let second = first.beside(|_| ()).await;
+        let second = first.start_another(|_| ()).await;
         let work = Work::begin(&first, |run| run["executionPolicy"] = json!({"maxTokens": 1_000})).await;
         let wait = "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN NEW; END $$";
@@ -213,17 +213,78 @@ fn of_two_children_that_two_servers_start_at_the_same_moment_one_keeps_the_budge
     });
 }
 
+/// A runner that claims a child, and the child's command. Its lease outlives that of the parent's runner.
+async fn play_child(server: &TestServer, child: &Value) -> (ManualRunner, String) {
+    let run_id = id(child, "runId");
+    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{run_id}'")).await;
+    let claimed = server.try_claim(&run_id, "runner-b", 600_000).await.with_status(200);
+    let runner = ManualRunner::new(server.with_token(server.token()), &run_id, "runner-b", &claimed);
+    runner.ack(&commands[0]).await;
+    (runner, commands[0].clone())
+}
+
+/// A call of the agent's own tools.
+async fn call_own_tool(runner: &ManualRunner, command_id: &str, call_id: &str) {
+    let call = json!({"toolCallId": call_id, "name": "shell", "status": "completed"});
+    runner.tell(command_id, "tool_call", call).await;
+}
+
+#[both_engines]
+async fn the_tool_calls_of_a_child_count_against_the_budget_of_its_parent(engine: Engine) {
+    let server = scene(engine).await;
+    let work = Work::begin(&server, |run| run["executionPolicy"] = json!({"maxToolCalls": 4})).await;
+    let (called, ()) = tokio::join!(work.call(&server, "run_agent", CALL), async {
+        let child = child_of(&server, &work).await;
+        assert_eq!(child["executionPolicy"]["maxToolCalls"], 3, "the call that starts it is one of the four");
+        let (runner, command_id) = play_child(&server, &child).await;
+        call_own_tool(&runner, &command_id, "a").await;
+        call_own_tool(&runner, &command_id, "b").await;
+        runner.end(&command_id, "completed").await;
+    });
+    assert_eq!((&called["status"], &called["delegatedToolCalls"]), (&json!("completed"), &json!(2)), "{called}");
+    let result = server.result(work.run_id(), &work.command_id).await;
+    assert_eq!(result["usage"]["delegatedToolCalls"], 2, "{result}");
+    assert_eq!(result["toolCallSummary"]["count"], 1, "{result}");
+    // This is the fourth call, so that none is left for the run that it would start.
+    let again = work.call(&server, "run_agent", CALL).await;
+    assert_eq!(text(&again), "the run's budget is used up", "{again}");
+    assert_eq!(children_of(&server, &work).await.len(), 1);
+}
+
+#[both_engines]
+async fn a_child_gets_no_tool_calls_that_the_rest_of_the_reply_needs(engine: Engine) {
+    let server = scene(engine).await;
+    let work = Work::begin(&server, |run| run["executionPolicy"] = json!({"maxToolCalls": 20})).await;
+    let of_reply = |call_id: &str, tool: &str, arguments: &str| {
+        let mut body = work.body(call_id, tool, arguments);
+        body["replyCalls"] = json!(["call_child", "call_time", "call_later"]);
+        body
+    };
+    work.send(&server, &of_reply("call_time", "time_now", "{}")).await.with_status(200);
+    // So many that the command's fold does not list the call before.
+    for number in 0..12 {
+        call_own_tool(&work.runner, &work.command_id, &format!("own_{number}")).await;
+    }
+    let body = of_reply("call_child", "run_agent", CALL);
+    let (_, child) = tokio::join!(work.send(&server, &body), async {
+        let child = child_of(&server, &work).await;
+        server.cancel_command(&work.command_id).await;
+        child
+    });
+    assert_eq!(child["executionPolicy"]["maxToolCalls"], 5, "14 calls were made, and one is to come: {child}");
+}
+
 /// A child whose parent has another runner since, so that the call which started it cannot record anything.
 struct LostChild {
     server: TestServer,
     work: Work,
     run: Value,
     /// The child's own runner, which outlives the one of its parent.
-    runner: Played,
+    runner: ManualRunner,
     command_id: String,
 }
 
-/// A lost child that has used 300 tokens.
+/// A lost child that has used 300 tokens and has called a tool.
 async fn lose_child(engine: Engine) -> LostChild {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 0;
@@ -236,13 +297,9 @@ async fn lose_child(engine: Engine) -> LostChild {
     body["waitMs"] = json!(0);
     work.send(&server, &body).await.with_status(200);
     let run = child_of(&server, &work).await;
-    let run_id = id(&run, "runId");
-    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{run_id}'")).await;
-    let command_id = commands[0].clone();
-    let claimed = server.try_claim(&run_id, "runner-b", 600_000).await.with_status(200);
-    let runner = Played::new(server.with_token(server.token()), &run_id, "runner-b", &claimed);
-    runner.ack(&command_id).await;
+    let (runner, command_id) = play_child(&server, &run).await;
     runner.tell(&command_id, "usage", json!({"totalTokens": 300, "costUsd": 0.25})).await;
+    call_own_tool(&runner, &command_id, "a").await;
     let work = take_over(&server, work).await;
     LostChild { server, work, run, runner, command_id }
 }
@@ -390,6 +447,7 @@ async fn the_use_of_a_lost_child_is_charged_when_it_has_ended(engine: Engine) {
     })
     .await;
     assert_eq!((&usage["delegatedTokens"], &usage["delegatedCostUsd"]), (&json!(300), &json!(0.25)));
+    assert_eq!(usage["delegatedToolCalls"], 1, "{usage}");
     // It is charged once, also if the runner is replaced again.
     let work = take_over(&server, work).await;
     work.runner.tell(&work.command_id, "usage", json!({"totalTokens": 700})).await;

@@ -64,7 +64,8 @@ pub(super) async fn take_over(server: &TestServer, work: Work) -> Work {
         (claimed.status == 200).then(|| claimed.with_status(200))
     })
     .await;
-    let runner = crate::harness::Played::new(server.with_token(server.token()), work.run_id(), "runner-a", &runner);
+    let runner =
+        crate::harness::ManualRunner::new(server.with_token(server.token()), work.run_id(), "runner-a", &runner);
     runner.ack(&work.command_id).await;
     Work { runner, ..work }
 }

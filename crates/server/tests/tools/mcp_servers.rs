@@ -111,6 +111,22 @@ async fn a_hostile_server_harms_only_its_own_calls(engine: Engine) {
 }
 
 #[one_engine]
+async fn a_schema_that_takes_long_to_check_harms_only_calls_of_its_tool(engine: Engine) {
+    let (server, work) = scene(engine, &[("bombs", "bombs")]).await;
+    let offered = names(&server, &work).await;
+    assert!(!offered.contains(&"mcp__bombs__doubles".to_owned()), "it refers to 2^40 schemas: {offered:?}");
+    let numbers = json!({"list": vec![1; 20_000]}).to_string();
+    for (tool, arguments) in [("repeats", numbers.as_str()), ("nests", r#"{"a": {"b": 1}}"#)] {
+        let called = work.call(&server, &format!("mcp__bombs__{tool}"), arguments).await;
+        assert_eq!(called["status"], "failed", "{tool}: {called}");
+        assert!(called["content"].as_str().unwrap().contains("too large to be checked"), "{tool}: {called}");
+    }
+    assert_eq!(work.call(&server, "mcp__bombs__wide", &numbers).await["status"], "completed");
+    let wrong = work.call(&server, "mcp__bombs__wide", r#"{"list": ["x"]}"#).await;
+    assert!(wrong["content"].as_str().unwrap().contains("is not of type"), "{wrong}");
+}
+
+#[one_engine]
 async fn the_model_learns_why_a_server_refused_a_call(engine: Engine) {
     let (server, work) = scene(engine, &[("refuses", "refuses")]).await;
     let refused = work.call(&server, "mcp__refuses__refuse", "{}").await;
@@ -120,7 +136,7 @@ async fn the_model_learns_why_a_server_refused_a_call(engine: Engine) {
     assert!(!text.contains(SECRET) && text.chars().count() < 1_200, "{text}");
 }
 
-async fn asked(server: &TestServer, work: &Work) -> Value {
+async fn pending_request(server: &TestServer, work: &Work) -> Value {
     eventually("permission is asked for", async || server.permissions(work.run_id()).await.pop()).await
 }
 
@@ -129,7 +145,7 @@ async fn a_server_that_was_disabled_while_a_person_decided_is_not_called(engine:
     let policy = json!({"approval": "on-request"});
     let (server, work) = scene_with(engine, &[("good", "good")], policy).await;
     let (called, ()) = tokio::join!(work.call(&server, "mcp__good__env", "{}"), async {
-        let request = asked(&server, &work).await;
+        let request = pending_request(&server, &work).await;
         server.post("/workspace/mcp/good/disable", &Value::Null).await.with_status(200);
         server.answer(&request, "allow", request["digest"].as_str().unwrap()).await.with_status(200);
     });
@@ -148,7 +164,7 @@ async fn a_server_that_was_replaced_while_a_person_decided_is_not_called(engine:
     // Without its variables: another server under the same name, with the same tools.
     let config = json!({"command": configured.command, "args": configured.args});
     let (called, ()) = tokio::join!(work.call(&server, "mcp__good__env", "{}"), async {
-        let request = asked(&server, &work).await;
+        let request = pending_request(&server, &work).await;
         let client = server.post("/session", &json!({})).await.ok()["clientId"].as_str().unwrap().to_owned();
         let body = json!({"name": "good", "config": config});
         let change = server.request("POST", "/workspace/mcp/servers").header("x-qwen-client-id", client).json(&body);
@@ -167,7 +183,7 @@ async fn a_tool_is_called_as_its_server_lists_it_now(engine: Engine) {
     assert!(offered.contains(&"mcp__fickle__gone".to_owned()), "{offered:?}");
     assert_eq!(work.call(&server, "mcp__fickle__strict", "{}").await["status"], "completed");
     let (called, ()) = tokio::join!(work.call(&server, "mcp__fickle__gone", "{}"), async {
-        let request = asked(&server, &work).await;
+        let request = pending_request(&server, &work).await;
         assert_eq!(work.call(&server, "mcp__fickle__withdraw", "{}").await["status"], "completed");
         eventually("the list has changed", async || {
             (!names(&server, &work).await.contains(&"mcp__fickle__gone".to_owned())).then_some(())

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Caller, Engine, TestServer, both_engines, id, run_body};
 
-/// A manifest with one tool under a scope that everybody knows.
-pub fn sample_manifest() -> Value {
+/// A manifest with one tool under a preset scope.
+pub(crate) fn sample_manifest() -> Value {
     json!({
         "schema_version": "1.0",
         "agent_version": "1.0.0",
@@ -142,7 +142,7 @@ async fn a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it(engine: En
     let retired = retire(&ada).await.with_status(200);
     assert!(retired["retired_at"].is_string(), "{retired}");
     server.clock.advance_ms(1);
-    assert_eq!(retire(&ada).await.with_status(200), retired, "the first time stands");
+    assert_eq!(retire(&ada).await.with_status(200), retired, "the first time is final");
     for gone in ["", "/tokens", "/webhook"] {
         ada.get(&format!("{path}{gone}")).await.refused_by(Gone, "agent-retired");
     }

@@ -319,7 +319,7 @@ fn an_owner_who_disconnects_does_not_stop_the_requests() {
 fn users_connected_to_another_server_get_the_request_too() {
     crate::harness::run(async {
         let scene = Scene::set(Engine::Postgres).await;
-        let there = scene.server.beside(|_| ()).await;
+        let there = scene.server.start_another(|_| ()).await;
         scene.grant(&scene.server).await;
         let mut socket = connect(&there, &there).await;
         let (mut agents, _) = Socket::introduce(&there, "/ws/agent", &scene.agent().await).await;
@@ -335,7 +335,7 @@ fn users_connected_to_another_server_get_the_request_too() {
 fn of_a_hundred_changes_at_two_servers_each_connection_gets_the_last_one_once() {
     crate::harness::run(async {
         let scene = Scene::set(Engine::Postgres).await;
-        let there = scene.server.beside(|_| ()).await;
+        let there = scene.server.start_another(|_| ()).await;
         let (_, ada) = user(&scene.server, "ada").await;
         scene.grant(&ada).await;
         let mut sockets = [connect(&scene.server, &ada).await, connect(&there, &ada).await];

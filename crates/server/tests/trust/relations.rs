@@ -17,7 +17,7 @@ use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, id};
 /// How a scope is declared: its id and how sensitive it is.
 type Declared<'a> = (&'a str, &'a str);
 
-pub fn manifest(scopes: &[Declared<'_>]) -> Value {
+pub(crate) fn manifest(scopes: &[Declared<'_>]) -> Value {
     let scope = |(id, sensitivity): &Declared<'_>| {
         json!({"id": id, "label_i18n_key": "agent.scope.x.label", "label_fallback": format!("May {id}"),
             "description_fallback": "What it says.", "sensitivity": sensitivity})
@@ -275,7 +275,7 @@ async fn each_user_sees_the_scopes_that_they_have_to_answer(engine: Engine) {
     for ((who, unanswered), suspended) in people.iter().zip(unanswered).zip(suspended) {
         let pending = who.get("/h2a/pending").await.ok();
         let event = &pending["pending"][0];
-        assert_eq!(event["scopes_requiring_reauth"], json!(["notes:read", "shell:exec"]), "the same for everybody");
+        assert_eq!(event["scopes_requiring_reauth"], json!(["notes:read", "shell:exec"]), "the same for every person");
         assert_eq!((&event["unanswered_scopes"], &event["suspended_scopes"]), (&json!(unanswered), &json!(suspended)));
     }
     assert_eq!(ended.get("/h2a/pending").await.ok()["pending"], json!([]));

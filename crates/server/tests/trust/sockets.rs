@@ -5,10 +5,10 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::harness::{Caller, Engine, Socket, TestServer, both_engines, eventually, id};
 
-pub const HUMAN: &str = "/ws/human";
+pub(crate) const HUMAN: &str = "/ws/human";
 const REFUSED: u16 = 4001;
 
-pub async fn user(server: &TestServer, name: &str) -> (String, Caller) {
+pub(crate) async fn user(server: &TestServer, name: &str) -> (String, Caller) {
     let made = server.post("/api/v1/users", &json!({"name": name, "timezone": "UTC"})).await.with_status(201);
     (id(&made, "userId"), token(server, name, 3_600_000).await)
 }
@@ -18,7 +18,7 @@ async fn token(server: &TestServer, name: &str, life_ms: i64) -> Caller {
     server.with_token(Some(&id(&made.with_status(201), "token")))
 }
 
-pub async fn new_agent(owner: &Caller) -> String {
+pub(crate) async fn new_agent(owner: &Caller) -> String {
     id(&owner.post("/agents", &json!({"name": "told"})).await.with_status(201), "id")
 }
 
@@ -27,7 +27,7 @@ fn renewal(caller: &Caller) -> Value {
 }
 
 /// It still answers.
-pub async fn is_open(socket: &mut Socket) {
+pub(crate) async fn is_open(socket: &mut Socket) {
     socket.say(&json!({"type": "whatever"})).await;
     assert_eq!(socket.hear().await["code"], "unknown_frame");
 }

@@ -2,7 +2,7 @@
 //! and what never leaves this server.
 
 mod restarts;
-pub mod runs;
+pub(crate) mod runs;
 mod several_servers;
 
 use ostler_client::trust::receiver::{DeliveryError, Receiver};
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The clock stands still, so an attempt that a busy machine lets time out is not repeated: the timeout is long.
+/// The clock does not move, so an attempt that a busy machine lets time out is not repeated: the timeout is long.
 fn quick(setup: &mut Setup) {
     setup.config.change(|webhooks: &mut WebhooksSection| webhooks.allow_loopback = true);
     setup.config.change(|webhooks: &mut WebhooksSection| webhooks.poll_ms = 10);

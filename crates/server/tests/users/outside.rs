@@ -63,7 +63,7 @@ async fn tokens_of_every_algorithm_let_their_user_in(engine: Engine) {
         several["exp"] = json!(NOW as f64 + 60.5);
         assert_eq!(status(&server, &key.token(&header(key, key.algorithm()), &several)).await, 200);
     }
-    assert_eq!(issuer.asked(), 1);
+    assert_eq!(issuer.requests(), 1);
     // We vouch for our own users only.
     server.post("/api/v1/users/ada/token", &json!({})).await.refused_by(StateConflict, "user-outside");
 }
@@ -179,12 +179,12 @@ async fn a_new_key_is_found_and_strangers_cannot_make_us_look_often(engine: Engi
         let token = new.token(&header(&new, &format!("stranger-{stranger}")), &claims());
         assert_eq!(status(&server, &token).await, 401);
     }
-    assert_eq!(issuer.asked(), 1);
+    assert_eq!(issuer.requests(), 1);
     issuer.serve(&[new.jwk("new")]);
     assert_eq!(status(&server, &news).await, 401);
     server.clock.advance_ms(30_000);
     assert_eq!(status(&server, &news).await, 200);
-    assert_eq!(issuer.asked(), 2);
+    assert_eq!(issuer.requests(), 2);
     // The issuer has withdrawn the old one.
     assert_eq!(status(&server, &olds).await, 401);
     // And one that is withdrawn later is dropped within ten minutes, although no token named another one.
@@ -238,7 +238,7 @@ async fn keys_can_come_from_a_file(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.auth.issuers = vec![from_file.clone()]).await;
     add(&server, "ada", ISSUER).await;
     assert_eq!(status(&server, &key.token(&header(&key, "key"), &claims())).await, 200);
-    // A file that is no key set stops the start; so does a configuration that says too little or too much.
+    // A file that is no key set stops the start; so does a configuration with too few or too many keys.
     std::fs::write(&file, "{}").unwrap();
     for wrong in [
         vec![from_file.clone()],

@@ -31,7 +31,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-pub fn dialect() -> Dialect {
+pub(crate) fn dialect() -> Dialect {
     Dialect::new("room").routes(|| ApiRouter::new().routes(routes!(act)))
 }
 
@@ -75,7 +75,7 @@ async fn act(
             let request = CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None };
             let content = json!([{"type": "text", "text": "hi"}]);
             let message = SubmittedMessage { origin: Some(act.client), ..SubmittedMessage::new("m".into(), content) };
-            let (command, _) = app.submit(&run, compose(&app, &caller, &run, request, Some(message))?).await?;
+            let command = app.submit(&run, compose(&app, &caller, &run, request, Some(message))?).await?.value;
             Ok(Json(json!(command)))
         }
         "pending" => Ok(Json(json!(list_pending_by_session(&app.db, run.session).await.unwrap()))),

@@ -153,7 +153,7 @@ CREATE TABLE permissions (
     resolved_by TEXT,
     resolved_at BIGINT,
     resolved_seq BIGINT,
-    created_at BIGINT NOT NULL, strategy TEXT, voters TEXT, quorum BIGINT, votes TEXT, refusals BIGINT NOT NULL DEFAULT 0, editable TEXT, edited TEXT,
+    created_at BIGINT NOT NULL, strategy TEXT, voters TEXT, quorum BIGINT, votes TEXT, refusals BIGINT NOT NULL DEFAULT 0, editable TEXT, edited TEXT, server_digest TEXT,
     PRIMARY KEY (run_id, permission_id)
 );
 CREATE INDEX permissions_run ON permissions (run_id, created_at);
@@ -739,5 +739,6 @@ CREATE TABLE bundle_commits (
     resolved_at BIGINT NOT NULL,
     PRIMARY KEY (run_id, purpose)
 );
+CREATE INDEX automations_rules ON automations (plan_zone_rules) WHERE status = 'active';
 INSERT INTO retention_gate VALUES (1, 0);
 INSERT INTO store_probe VALUES (1, '', 0);

@@ -165,6 +165,12 @@ pub async fn get_first(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreE
     Ok(db.select::<Command>("WHERE t.run_id = $1 AND t.seq = 1", vec![text(run_id)]).await?.pop())
 }
 
+/// The run's last turn.
+pub async fn get_last_turn(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreError> {
+    let last = "WHERE t.run_id = $1 AND t.type = 'turn' ORDER BY t.seq DESC LIMIT 1";
+    Ok(db.select::<Command>(last, vec![text(run_id)]).await?.pop())
+}
+
 /// Every unfinished command of a run, by number.
 pub async fn list_unfinished(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreError> {
     let sql = select!(Command, &format!("WHERE t.run_id = $1 AND {} ORDER BY t.seq", unfinished("t.")));

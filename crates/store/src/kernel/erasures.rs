@@ -16,26 +16,14 @@ use crate::{
 
 /// Events whose payloads are erased at once.
 const CHUNK: i64 = 500;
-/// Rows of a run, each found by its key or an index.
-const OF_A_RUN: [&str; 8] = [
-    "permissions",
-    "runner_jobs",
-    "append_batches",
-    "leases",
-    "commands",
-    "payload_removals",
-    "bundle_commits",
-    "runs",
-];
-const OF_A_SESSION: [&str; 7] = [
-    "command_aliases",
-    "command_payloads",
-    "session_read_cursors",
-    "session_payload_removals",
-    "daemon_clients",
-    "daemon_restores",
-    "daemon_sessions",
-];
+
+/// The tables from which an erasure deletes rows. The engine and each dialect declare theirs.
+pub struct SessionTables {
+    /// By the `run_id` of the session's runs, each found by its key or an index.
+    pub by_run: Vec<&'static str>,
+    /// By the `session_id`.
+    pub by_session: Vec<&'static str>,
+}
 
 /// Sessions that were marked, are not erased completely and are under no hold.
 pub async fn list_unfinished(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {
@@ -52,9 +40,9 @@ pub async fn find_by_name(db: &Db, owner: &str, name: &str) -> Result<Option<Ses
     Ok(db.select::<Session>(marked, vec![name.into(), owner.into()]).await?.pop())
 }
 
-/// Erases payloads, commands, results, permission requests and names. Idempotent. The name goes last: while it stands, this
-/// is not done. False: the session is under a hold, also one that was placed meanwhile, and the rest of it is left.
-pub async fn finish(db: &Db, session: &Session) -> Result<bool, StoreError> {
+/// Erases payloads, commands, results, permission requests and names. Idempotent. The name is deleted last: while it exists, the
+/// erasure is not finished. `false` if the session is under a hold, also one that was placed concurrently; the rest of it stays.
+pub async fn finish(db: &Db, session: &Session, tables: &SessionTables) -> Result<bool, StoreError> {
     let id = session.session;
     if !erase_payloads(db, id).await? {
         return Ok(false);
@@ -62,21 +50,22 @@ pub async fn finish(db: &Db, session: &Session) -> Result<bool, StoreError> {
     let runs = "SELECT run_id FROM runs WHERE session_name = $1 AND session_id = $2";
     let runs = db.read(runs, vec![session.public_id().into(), text(id)], |row| row.id::<RunId>()).await?;
     for run_id in runs {
-        let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE run_id = $1"), vec![text(run_id)]);
+        let delete =
+            |table: &&str| Statement::new(format!("DELETE FROM {table} WHERE run_id = $1"), vec![text(run_id)]);
         // What was used stays counted, without its user.
         let forget = Statement::new("UPDATE usage SET user_id = NULL WHERE run_id = $1", vec![text(run_id)]);
-        if !erase(db, id, OF_A_RUN.map(delete).into_iter().chain([forget])).await? {
+        if !erase(db, id, tables.by_run.iter().map(delete).chain([forget])).await? {
             return Ok(false);
         }
     }
-    let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(id)]);
+    let delete = |table: &&str| Statement::new(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(id)]);
     let sql = "UPDATE sessions SET external_id = NULL, idempotency_key = NULL, request_hash = NULL, owner = NULL,
         title = NULL, conversation_id = NULL, metadata = NULL, labels = NULL, participants = NULL, thread_id = NULL,
         storage_kind = 'none', storage = NULL, expires_at = NULL, active_run_id = NULL,
         active_command_id = NULL, last_run_id = NULL, last_command_id = NULL,
         revision = revision + 1 WHERE session_id = $1 AND erased_at IS NOT NULL";
     let names = Statement::new(sql, vec![text(id)]);
-    erase(db, id, OF_A_SESSION.map(delete).into_iter().chain([names])).await
+    erase(db, id, tables.by_session.iter().map(delete).chain([names])).await
 }
 
 /// Does one step, unless a hold covers the session.

@@ -208,6 +208,23 @@ pub async fn list_tool_calls(
     newest(db, session, wanted, i64::MAX, CONVERSATION_EVENTS_MAX, limit as usize).await
 }
 
+/// The newest `tool_call` events of a command, numbered above `after` and below `before` in their session, the newest first.
+pub async fn list_tool_calls_between(
+    db: &Db,
+    session: SessionId,
+    command_id: CommandId,
+    (after, before): (i64, i64),
+    limit: usize,
+) -> Result<Vec<Event>, StoreError> {
+    let sql = format!(
+        "SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq > $2 AND session_seq < $3
+         AND {} AND command_id = $4 ORDER BY session_seq DESC LIMIT $5",
+        of_types(&[EventType::ToolCall])
+    );
+    let args = vec![text(session), after.into(), before.into(), text(command_id), (limit as i64).into()];
+    db.read(sql, args, Event::decode).await
+}
+
 /// A condition: the event is of one of these types.
 pub(crate) fn of_types(types: &[EventType]) -> String {
     let names: Vec<_> = types.iter().map(|event_type| format!("'{}'", event_type.as_str())).collect();
@@ -289,7 +306,7 @@ pub async fn list_newest_before(
 /// Events of a session that is not there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Orphans {
-    /// As it stands in the row; nothing says that it is an id of ours.
+    /// As stored; may not be a valid session id.
     pub session_id: String,
     pub first_seq: i64,
     pub events: i64,

@@ -148,7 +148,7 @@ pub async fn remove(
         Statement::new(blank(db, range), args()),
     ];
     if through_seq >= last_seq {
-        // A run that idled may have received another turn meanwhile.
+        // A run that idled may have received another turn in the meantime.
         let commands = format!("UPDATE commands SET payload = '{{}}' WHERE run_id = $1 AND NOT {}", unfinished(""));
         let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]', editable = NULL, edited = NULL WHERE run_id = $1 AND status <> 'pending'";
         let whole = format!(

@@ -28,6 +28,7 @@ record! {
         tool_call_id: opt_text;
         options: json;
         digest: text;
+        server_digest: opt_text;
         editable: opt_json;
         deadline: time;
         round: int;
@@ -57,6 +58,7 @@ record! {
         tool_call_id,
         options,
         digest,
+        server_digest,
         editable,
         deadline,
         round,

@@ -52,7 +52,7 @@ fn decode(row: &mut Reader<'_>) -> Result<Validation, StoreError> {
     Ok(Validation::of(ValidationRecord::decode(row)?, row.at("terminal")?.opt_json()?))
 }
 
-/// The first record of a run stands.
+/// The first record of a run is final.
 pub async fn insert(db: &Db, record: &ValidationRecord) -> Result<(), StoreError> {
     db.execute_statement(record::insert(record, vec![], "ON CONFLICT (validation_id) DO NOTHING")).await
 }

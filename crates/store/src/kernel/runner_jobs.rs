@@ -85,6 +85,12 @@ pub async fn get(db: &Db, job_id: RunnerJobId) -> Result<Option<RunnerJob>, Stor
     Ok(db.select::<RunnerJob>("WHERE t.runner_job_id = $1", vec![text(job_id)]).await?.pop())
 }
 
+/// The jobs of these ids that exist, in no order.
+pub async fn list_by_ids(db: &Db, job_ids: &[RunnerJobId]) -> Result<Vec<RunnerJob>, StoreError> {
+    let rest = format!("WHERE t.runner_job_id IN (SELECT one FROM {})", db.list("$1"));
+    db.select(&rest, vec![json(&job_ids)]).await
+}
+
 /// Whether a job of the run was ordered with this key.
 pub async fn has_key(db: &Db, run_id: RunId, key: &str) -> Result<bool, StoreError> {
     let sql = "SELECT runner_job_id FROM runner_jobs WHERE run_id = $1 AND idempotency_key = $2";

@@ -90,7 +90,7 @@ impl AttachedRows {
         self.0.is_empty()
     }
 
-    /// Roughly what they weigh in memory.
+    /// Approximate bytes in memory.
     fn bytes(&self) -> usize {
         let text = |value: &ColumnValue<'_>| if let ColumnValue::Text(Some(text)) = value { text.len() } else { 0 };
         self.0.iter().flat_map(|statement| &statement.args).map(text).sum()
@@ -123,7 +123,7 @@ pub(crate) fn overloaded() -> LaneError {
 /// A flush that the database refused is decided again one request at a time, so that what one caller sent never fails
 /// another's request. A new run's key or session name is the usual reason: they are unique beyond its session's lock.
 /// A lost connection is no reason: there it is not known what was committed.
-pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
+pub(crate) fn must_decide_separately(requests: &[Request], error: &StoreError) -> bool {
     requests.len() > 1 && refused(error)
 }
 

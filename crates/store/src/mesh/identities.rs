@@ -59,13 +59,12 @@ pub enum Status {
     Revoked { at: Timestamp, reason: RevocationReason },
 }
 
-/// How often an append is retried whose number another server used first.
-const TRIES_MAX: usize = 100;
-
 /// Appends an operation. False if the name or the invitation is in use, or a certificate was made or revoked before; nothing
 /// was written then. If a concurrent operation uses the number first, this one is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
-    for _ in 0..TRIES_MAX {
+    let mut attempts = db.attempts(|| StoreError::corrupt("the log of certificates gives out no number"));
+    loop {
+        attempts.start_next()?;
         let mut statements = vec![appended(entry)];
         statements.extend(entry.asked_by.as_ref().map(|login_id| logins::go_on(login_id, &entry.serial)));
         match db.write_together(statements).await {
@@ -77,7 +76,6 @@ pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
             written => return written,
         }
     }
-    Err(StoreError::corrupt("the log of certificates gives out no number"))
 }
 
 /// A row of the log.

@@ -31,27 +31,27 @@ pub(crate) type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, PgArguments
 const CONNECTIONS_MAX: usize = 8;
 /// A caller that has waited this long for a connection gets an error.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// A statement that is not answered within this counts as lost with its connection: a network that drops packets says nothing.
+/// A statement that is not answered within this counts as lost with its connection: a network that drops packets reports no error.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// A connection that was used this recently is taken without asking whether it still works.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 /// A connection between two uses.
-pub(crate) struct KeptConnection {
+pub(crate) struct IdleConnection {
     connection: PgConnection,
     since: Instant,
 }
 
-impl KeptConnection {
+impl IdleConnection {
     pub(crate) fn new(connection: PgConnection) -> Self {
         Self { connection, since: Instant::now() }
     }
 
     /// `None` if it was lost in the meantime.
     pub(crate) async fn take_up(mut self) -> Option<PgConnection> {
-        let stands = self.since.elapsed() <= TRUSTED_FOR
+        let is_usable = self.since.elapsed() <= TRUSTED_FOR
             || within(CONNECT_TIMEOUT, "no answer", self.connection.ping()).await.is_ok();
-        stands.then_some(self.connection)
+        is_usable.then_some(self.connection)
     }
 
     pub(crate) async fn close(self) {
@@ -62,7 +62,7 @@ impl KeptConnection {
 pub(crate) struct Connections {
     pub hosts: Hosts,
     pub health: Arc<WriteHealth>,
-    kept: Mutex<Vec<KeptConnection>>,
+    idle: Mutex<Vec<IdleConnection>>,
     places: Semaphore,
 }
 
@@ -74,8 +74,8 @@ impl Connections {
 
     pub(crate) fn for_purpose(url: &str, purpose: Purpose) -> Result<Self, StoreError> {
         let hosts = Hosts::new(url, purpose)?;
-        let (kept, places) = (Mutex::new(vec![]), Semaphore::new(CONNECTIONS_MAX));
-        Ok(Self { hosts, health: Arc::default(), kept, places })
+        let (idle, places) = (Mutex::new(vec![]), Semaphore::new(CONNECTIONS_MAX));
+        Ok(Self { hosts, health: Arc::default(), idle, places })
     }
 
     /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
@@ -88,7 +88,7 @@ impl Connections {
         if let Some(mut connection) = self.take_up().await {
             match fetch(&mut connection, sql.clone(), args).await {
                 // What one has lost the others have most likely lost too.
-                Err(error) if is_lost(&error) => self.kept().clear(),
+                Err(error) if is_lost(&error) => self.idle_connections().clear(),
                 outcome => return self.keep(connection, outcome),
             }
         }
@@ -151,8 +151,8 @@ impl Connections {
 
     pub(crate) async fn close(&self) {
         self.places.close();
-        let kept = std::mem::take(&mut *self.kept());
-        for connection in kept {
+        let idle = std::mem::take(&mut *self.idle_connections());
+        for connection in idle {
             connection.close().await;
         }
     }
@@ -163,25 +163,25 @@ impl Connections {
     }
 
     async fn take_up(&self) -> Option<PgConnection> {
-        let kept = self.kept().pop()?;
-        kept.take_up().await
+        let connection = self.idle_connections().pop()?;
+        connection.take_up().await
     }
 
     /// Keeps the connection unless the outcome puts it in doubt. One whose caller goes away in the middle is not kept.
     fn keep<T>(&self, connection: PgConnection, outcome: Result<T, sqlx::Error>) -> Result<T, StoreError> {
         if outcome.as_ref().err().is_none_or(is_refusal) {
-            self.kept().push(KeptConnection::new(connection));
+            self.idle_connections().push(IdleConnection::new(connection));
         }
         Ok(outcome?)
     }
 
     /// Drops the connections that are not in use. New ones may lead to another host.
     pub(crate) fn drop_idle(&self) {
-        self.kept().clear();
+        self.idle_connections().clear();
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<KeptConnection>> {
-        self.kept.lock()
+    fn idle_connections(&self) -> MutexGuard<'_, Vec<IdleConnection>> {
+        self.idle.lock()
     }
 }
 

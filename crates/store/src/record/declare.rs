@@ -15,7 +15,7 @@
 //!
 //! `from` gives the value to write where it is not the field of that name, and `build` how the noun is made from what was
 //! read, where its fields are not the lines. `beside` names columns of the table that are not part of the noun.
-//! `on_conflict` says what a new row does if there is a stored one with its key; without it, the statement fails.
+//! `on_conflict` defines what a new row does if there is a stored one with its key; without it, the statement fails.
 
 /// Implements [`Record`](super::noun::Record) for a noun.
 macro_rules! record {

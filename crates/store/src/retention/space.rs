@@ -1,5 +1,5 @@
 //! Disk space that removals have freed. SQLite returns it in small steps if the file was made for that; Postgres makes it
-//! available to later writes. [`compact`] returns all of it, and blocks writers meanwhile.
+//! available to later writes. [`compact`] returns all of it, and blocks writers while it works.
 
 use std::path::Path;
 

@@ -211,10 +211,22 @@ pub async fn find_next_due(db: &Db) -> Result<Option<Timestamp>, StoreError> {
     db.read_one(sql, vec![], |row| row.time()).await
 }
 
-/// Active automations whose next time was computed by other rules of time zones.
-pub async fn list_planned_otherwise(db: &Db, zone_rules: &str, limit: u32) -> Result<Vec<Automation>, StoreError> {
-    let rest = "WHERE t.plan_zone_rules <> $1 ORDER BY t.automation_id LIMIT $2";
-    db.select(rest, vec![zone_rules.into(), i64::from(limit).into()]).await
+fn planned_before(zone_rules: &str, limit: u32) -> (String, Vec<Value>) {
+    let rest = "WHERE t.status = 'active' AND t.plan_zone_rules < $1 ORDER BY t.plan_zone_rules LIMIT $2";
+    (select_sql::<Automation>(rest), vec![zone_rules.into(), i64::from(limit).into()])
+}
+
+/// Active automations whose next time was computed by older rules of time zones. Versions of the rules are ordered as texts: `2025b`
+/// comes before `2025c` and `2026a`.
+pub async fn list_planned_before(db: &Db, zone_rules: &str, limit: u32) -> Result<Vec<Automation>, StoreError> {
+    let (sql, args) = planned_before(zone_rules, limit);
+    db.read(sql, args, Automation::decode).await
+}
+
+/// How the engine finds what was planned by older rules.
+pub async fn explain_planned_before(db: &Db, zone_rules: &str) -> Result<String, StoreError> {
+    let (sql, args) = planned_before(zone_rules, 1);
+    Ok(db.explain(&sql, args).await?.join("\n"))
 }
 
 /// Automations of users that were removed, with their tenants, except those of tenants that are under a legal hold.

@@ -13,7 +13,7 @@ use crate::{
     record::{self, Record, Statement, Value, columns_except, record, text},
     trust::{
         guards,
-        manifests::{self, KeptManifest},
+        manifests::{self, StoredManifest},
         webhooks::{self, NewDelivery},
     },
 };
@@ -70,11 +70,11 @@ record! {
 }
 
 /// Together with its first manifest, if it has one.
-pub async fn insert(db: &Db, agent: &Agent, first: Option<&KeptManifest>) -> Result<(), StoreError> {
+pub async fn insert(db: &Db, agent: &Agent, first: Option<&StoredManifest>) -> Result<(), StoreError> {
     db.write_together(with_manifest(record::insert(agent, vec![], ""), first)).await.map(drop)
 }
 
-fn with_manifest(statement: Statement, published: Option<&KeptManifest>) -> Vec<Statement> {
+fn with_manifest(statement: Statement, published: Option<&StoredManifest>) -> Vec<Statement> {
     [statement].into_iter().chain(published.map(manifests::inserted)).collect()
 }
 
@@ -112,7 +112,7 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
 pub async fn update(
     db: &Db,
     agent: &Agent,
-    published: Option<&KeptManifest>,
+    published: Option<&StoredManifest>,
     delivery: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
     let replaced = record::update_where(agent, vec![("revision", (agent.revision - 1).into())]);
@@ -167,7 +167,7 @@ pub async fn list_tokens(db: &Db, agent: AgentId, limit: u32) -> Result<Vec<Agen
     db.select(&rest, vec![text(agent), i64::from(limit).into()]).await
 }
 
-/// The first revocation stands. `None`: the agent has no such token.
+/// The first revocation is final. `None` if the agent has no such token.
 pub async fn update_token_revoked(
     db: &Db,
     agent: AgentId,

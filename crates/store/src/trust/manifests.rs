@@ -10,7 +10,7 @@ use crate::{
 
 /// A version of an agent's manifest.
 #[derive(Clone, Debug)]
-pub struct KeptManifest {
+pub struct StoredManifest {
     pub agent_id: AgentId,
     pub version: i64,
     pub hash: String,
@@ -21,7 +21,7 @@ pub struct KeptManifest {
 }
 
 record! {
-    KeptManifest, manifest in "manifests";
+    StoredManifest, manifest in "manifests";
     key {
         agent_id: id;
         version: int;
@@ -36,11 +36,11 @@ record! {
 }
 
 /// Written together with the agent that it is the manifest of.
-pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
-    record::insert(kept, vec![], "")
+pub(crate) fn inserted(manifest: &StoredManifest) -> Statement {
+    record::insert(manifest, vec![], "")
 }
 
-pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<KeptManifest>, StoreError> {
+pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<StoredManifest>, StoreError> {
     Ok(db.select("WHERE agent_id = $1 AND version = $2", vec![text(agent_id), version.into()]).await?.pop())
 }
 

@@ -1,5 +1,5 @@
-//! What one server tells the others: a versioned message. A message that cannot be read, as a newer server may send it, means
-//! that anything may have changed.
+//! The versioned message by which servers notify each other. A message that cannot be read, for example one of a newer server,
+//! means that anything may have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A name of the former format, without its topic.
 #[derive(Clone, Debug, PartialEq)]
-pub enum FormerWord {
+pub enum LegacyWord {
     Listener(String),
     Urgent(String),
     /// Whose connections a frame is for, and the frame in base64.
@@ -48,7 +48,7 @@ pub struct Wakeups {
     /// A runner job waits for a launcher.
     pub jobs: bool,
     /// Words of a server that did not name topics yet.
-    pub former: Vec<FormerWord>,
+    pub legacy_words: Vec<LegacyWord>,
 }
 
 /// Keys of a topic.
@@ -151,7 +151,7 @@ impl Wakeups {
         }
         other.frames.into_iter().for_each(|frame| self.add_frame(frame));
         self.rows.extend(other.rows);
-        self.former.extend(other.former);
+        self.legacy_words.extend(other.legacy_words);
     }
 
     pub(super) fn frames_bytes(&self) -> usize {
@@ -202,12 +202,12 @@ impl Wakeups {
         })
     }
 
-    /// How every message of a server begins that says anything. By this the server recognises its own without parsing them.
+    /// Prefix of every non-empty message of a server. The server recognises its own messages by it, without parsing them.
     pub(super) fn beginning_of(server: i64) -> String {
         format!(r#"{{"v":{VERSION},"from":{server},"#)
     }
 
-    /// The server that sent it, and what it says. A message that cannot be read is a reason to read everything.
+    /// The server that sent it, and its content. A message that cannot be read is a reason to read everything.
     /// `None` if it is of another format.
     pub(super) fn decode(text: &str) -> Option<(Option<i64>, Self)> {
         if !text.starts_with('{') {

@@ -20,8 +20,8 @@ use ostler_store::{
 
 use crate::{
     build::{TENANT, change_session, create_session},
-    place::{Place, both_engines},
-    workshop::{Workshop, refused_by},
+    store_process::{StoreProcess, refused_by},
+    test_store::{TestStore, both_engines},
 };
 
 fn opened(session: &Session, scope: SessionScope) -> DaemonSession {
@@ -58,18 +58,18 @@ fn create(session: Session, client: &DaemonClient) -> Request {
     Request { session: session_id, run_id: None, op: Op::CreateSession(Box::new(op)) }
 }
 
-async fn stored(workshop: &Workshop, session: SessionId, client_id: &str) -> (bool, bool, bool) {
-    let db = &workshop.db;
+async fn stored(process: &StoreProcess, session: SessionId, client_id: &str) -> (bool, bool, bool) {
+    let db = &process.db;
     let session_row = kernel::sessions::get(db, session).await.unwrap().is_some();
     let daemon_row = sessions::get(db, session).await.unwrap().is_some();
     (session_row, daemon_row, clients::get(db, client_id).await.unwrap().is_some())
 }
 
 #[both_engines]
-async fn rows_whose_place_is_taken_leave_no_session(place: Place) {
-    let mut workshop = Workshop::open(&place).await;
-    let new: Vec<_> = (0..6).map(|_| workshop.mint.session(None, workshop.now())).collect();
-    let lanes = &workshop.lanes;
+async fn rows_whose_place_is_taken_leave_no_session(test_store: TestStore) {
+    let mut process = StoreProcess::open(&test_store).await;
+    let new: Vec<_> = (0..6).map(|_| process.mint.session(None, process.now())).collect();
+    let lanes = &process.lanes;
     let creates = new.iter().enumerate().map(|(number, session)| {
         let client = client(session, &format!("client_{number}"));
         let rows = sessions::rows_of_new(&opened(session, SessionScope::Single), &client, 3);
@@ -80,7 +80,7 @@ async fn rows_whose_place_is_taken_leave_no_session(place: Place) {
     for (number, (session, answer)) in new.iter().zip(&answers).enumerate() {
         let is_new = answer.is_ok();
         assert!(is_new || matches!(answer, Err(LaneError::Taken)), "{answer:?}");
-        let found = stored(&workshop, session.session, &format!("client_{number}")).await;
+        let found = stored(&process, session.session, &format!("client_{number}")).await;
         assert_eq!(found, (is_new, is_new, is_new), "all or nothing");
         written += usize::from(is_new);
     }
@@ -88,27 +88,27 @@ async fn rows_whose_place_is_taken_leave_no_session(place: Place) {
 }
 
 #[both_engines]
-async fn requests_of_one_commit_count_against_the_limit(place: Place) {
-    let mut workshop = Workshop::open(&place).await;
-    let new: Vec<_> = (0..6).map(|_| workshop.mint.session(None, workshop.now())).collect();
+async fn requests_of_one_commit_count_against_the_limit(test_store: TestStore) {
+    let mut process = StoreProcess::open(&test_store).await;
+    let new: Vec<_> = (0..6).map(|_| process.mint.session(None, process.now())).collect();
     let creates = new.iter().enumerate().map(|(number, session)| {
         let client = client(session, &format!("client_{number}"));
         let rows = sessions::rows_of_new(&opened(session, SessionScope::Thread), &client, 3);
-        workshop.lanes.submit_with(create_session(session.clone()), rows)
+        process.lanes.submit_with(create_session(session.clone()), rows)
     });
     let created = join_all(creates).await.iter().filter(|answer| answer.is_ok()).count();
     assert_eq!(created, 3);
 }
 
 #[both_engines]
-async fn a_refused_request_leaves_no_rows(place: Place) {
-    let mut workshop = Workshop::open(&place).await;
-    let session = workshop.mint.session(None, workshop.now());
-    workshop.ask(create_session(session.clone())).await;
-    workshop.ask(change_session(session.session, SessionChange::Close)).await;
+async fn a_refused_request_leaves_no_rows(test_store: TestStore) {
+    let mut process = StoreProcess::open(&test_store).await;
+    let session = process.mint.session(None, process.now());
+    process.ask(create_session(session.clone())).await;
+    process.ask(change_session(session.session, SessionChange::Close)).await;
     let client = client(&session, "client_late");
     let join = change_session(session.session, SessionChange::Join { participant: client.client_id.clone() });
-    let answer = workshop.lanes.submit_with(join, clients::rows_of_new(&client)).await;
+    let answer = process.lanes.submit_with(join, clients::rows_of_new(&client)).await;
     assert_eq!(refused_by(&answer), "session-closed");
-    assert_eq!(stored(&workshop, session.session, "client_late").await, (true, false, false));
+    assert_eq!(stored(&process, session.session, "client_late").await, (true, false, false));
 }

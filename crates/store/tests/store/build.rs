@@ -24,39 +24,39 @@ use ostler_protocol::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub const TENANT: &str = "local";
-pub const LAUNCHER: Launcher = Launcher::Resident;
+pub(crate) const TENANT: &str = "local";
+pub(crate) const LAUNCHER: Launcher = Launcher::Resident;
 
 /// Mints ids that rise.
 #[derive(Default)]
-pub struct Mint(u128);
+pub(crate) struct Mint(u128);
 
 impl Mint {
     /// A mint whose ids no other one gives out.
-    pub fn numbered(number: u128) -> Self {
+    pub(crate) fn numbered(number: u128) -> Self {
         Self(number << 64)
     }
 
-    pub fn body(&mut self) -> Uuid {
+    pub(crate) fn body(&mut self) -> Uuid {
         self.0 += 1;
         Uuid::from_u128(self.0)
     }
 
-    pub fn attempt(&mut self) -> AttemptId {
+    pub(crate) fn attempt(&mut self) -> AttemptId {
         AttemptId::new(self.body())
     }
 
-    pub fn permission(&mut self) -> PermissionId {
+    pub(crate) fn permission(&mut self) -> PermissionId {
         PermissionId::new(self.body())
     }
 
-    pub fn session(&mut self, name: Option<&str>, now: Timestamp) -> Session {
+    pub(crate) fn session(&mut self, name: Option<&str>, now: Timestamp) -> Session {
         let id = SessionId::new(self.body());
         Session::new(id, TENANT.into(), name.map(str::to_owned), "scripted".into(), now)
     }
 
     /// A run in a session that is known, or new with it.
-    pub fn run(&mut self, session: &Session, is_new: bool, key: Option<String>, now: Timestamp) -> CreateRunOp {
+    pub(crate) fn run(&mut self, session: &Session, is_new: bool, key: Option<String>, now: Timestamp) -> CreateRunOp {
         let run = Run {
             run_id: RunId::new(self.body()),
             session_id: session.public_id(),
@@ -95,7 +95,7 @@ impl Mint {
         CreateRunOp { run, session: is_new.then(|| session.clone()), audit, start: None }
     }
 
-    pub fn command(
+    pub(crate) fn command(
         &mut self,
         run: &RunRef,
         command_type: CommandType,
@@ -134,7 +134,7 @@ impl Mint {
         CreateCommandOp { command, message, facts: vec![], storage_missing, unsteerable: None }
     }
 
-    pub fn job(
+    pub(crate) fn job(
         &mut self,
         run: &RunRef,
         command_id: Option<CommandId>,
@@ -182,25 +182,25 @@ impl Mint {
 
 /// A run and the session it is in.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RunRef {
+pub(crate) struct RunRef {
     pub run_id: RunId,
     pub session: SessionId,
 }
 
 impl RunRef {
-    pub fn of(op: &CreateRunOp) -> Self {
+    pub(crate) fn of(op: &CreateRunOp) -> Self {
         Self { run_id: op.run.run_id, session: op.run.session }
     }
 
-    pub fn request(&self, op: Op) -> Request {
+    pub(crate) fn request(&self, op: Op) -> Request {
         Request { session: self.session, run_id: Some(self.run_id), op }
     }
 
-    pub fn claim(&self, runner: &str, lease_ms: i64, attempt_id: AttemptId) -> Request {
+    pub(crate) fn claim(&self, runner: &str, lease_ms: i64, attempt_id: AttemptId) -> Request {
         self.request(Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms, attempt_id, take_up: false }))
     }
 
-    pub fn append(&self, runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Request {
+    pub(crate) fn append(&self, runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Request {
         let op = AppendOp {
             runner_id: runner.into(),
             lease_epoch: epoch,
@@ -216,22 +216,22 @@ impl RunRef {
     }
 }
 
-pub fn create_run(op: CreateRunOp) -> Request {
+pub(crate) fn create_run(op: CreateRunOp) -> Request {
     Request { session: op.run.session, run_id: None, op: Op::CreateRun(Box::new(op)) }
 }
 
 /// A session before its first run.
-pub fn create_session(session: Session) -> Request {
+pub(crate) fn create_session(session: Session) -> Request {
     let op = CreateSessionOp { session, by: "test".into(), participant: None };
     Request { session: op.session.session, run_id: None, op: Op::CreateSession(Box::new(op)) }
 }
 
-pub fn change_session(session: SessionId, change: SessionChange) -> Request {
+pub(crate) fn change_session(session: SessionId, change: SessionChange) -> Request {
     Request { session, run_id: None, op: Op::ChangeSession(ChangeSessionOp { change, by: "test".into() }) }
 }
 
 /// An event as a runner sends it.
-pub fn event(event_type: EventType, command_id: Option<CommandId>, payload: Value) -> NewEvent {
+pub(crate) fn event(event_type: EventType, command_id: Option<CommandId>, payload: Value) -> NewEvent {
     NewEvent::written(event_type, command_id, &payload)
 }
 

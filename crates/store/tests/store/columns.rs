@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::{
     host::TestHost,
-    place::{Engine, Place, both_engines},
+    test_store::{Engine, TestStore, both_engines},
 };
 
 /// Tables without a noun: each of their statements names the few columns that it reads or writes. Triggers keep the labels.
@@ -30,10 +30,10 @@ const WITHOUT_A_NOUN: [&str; 12] = [
 const ONLY_ON_POSTGRES: [&str; 1] = ["mesh_presence"];
 
 /// Every table's columns and their types, in the words of Postgres.
-async fn read_columns(place: &Place) -> BTreeMap<String, BTreeMap<String, String>> {
-    let rows: Vec<(String, String, String)> = match place.engine() {
+async fn read_columns(test_store: &TestStore) -> BTreeMap<String, BTreeMap<String, String>> {
+    let rows: Vec<(String, String, String)> = match test_store.engine() {
         Engine::Sqlite => {
-            let connection = rusqlite::Connection::open(place.file()).unwrap();
+            let connection = rusqlite::Connection::open(test_store.file()).unwrap();
             connection.execute_batch(migrate::VOLATILE).unwrap();
             let sql = "SELECT m.name, c.name, c.type FROM (SELECT * FROM sqlite_master
                 UNION ALL SELECT * FROM sqlite_temp_master) AS m JOIN pragma_table_info(m.name) AS c
@@ -45,7 +45,7 @@ async fn read_columns(place: &Place) -> BTreeMap<String, BTreeMap<String, String
         Engine::Postgres => {
             let sql = "SELECT table_name::text, column_name::text, data_type::text FROM information_schema.columns
                 WHERE table_schema = current_schema()";
-            let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+            let mut connection = PgConnection::connect(&test_store.url()).await.unwrap();
             sqlx::query_as(sql).fetch_all(&mut connection).await.unwrap()
         }
     };
@@ -58,11 +58,11 @@ async fn read_columns(place: &Place) -> BTreeMap<String, BTreeMap<String, String
 }
 
 #[both_engines]
-async fn declared_columns_are_those_of_the_migrated_database(place: Place) {
-    let db = Db::open(&place.config(), TestHost::default().now()).await.unwrap();
-    let mut tables = read_columns(&place).await;
+async fn declared_columns_are_those_of_the_migrated_database(test_store: TestStore) {
+    let db = Db::open(&test_store.config(), TestHost::default().now()).await.unwrap();
+    let mut tables = read_columns(&test_store).await;
     for declared in declared_tables() {
-        if place.engine() == Engine::Sqlite && ONLY_ON_POSTGRES.contains(&declared.name) {
+        if test_store.engine() == Engine::Sqlite && ONLY_ON_POSTGRES.contains(&declared.name) {
             continue;
         }
         let stored = tables.remove(declared.name).unwrap_or_else(|| panic!("{} is not there", declared.name));

@@ -6,10 +6,10 @@ use proptest::{
 };
 
 use crate::{
-    place::{Engine, Place},
-    player::Player,
     rows::TABLES,
     script::{Step, script},
+    script_runner::ScriptRunner,
+    test_store::{Engine, TestStore},
 };
 
 const SCRIPTS: usize = 3;
@@ -37,18 +37,18 @@ fn both_engines_keep_the_same_rows() {
     let mut runner = TestRunner::new(config);
     for _ in 0..SCRIPTS {
         let script = in_turn(script(STEPS).new_tree(&mut runner).unwrap().current());
-        let (sqlite, postgres) = (Place::new(Engine::Sqlite), Place::new(Engine::Postgres));
-        let mut players = [Player::new(&sqlite), Player::new(&postgres)];
+        let (sqlite, postgres) = (TestStore::new(Engine::Sqlite), TestStore::new(Engine::Postgres));
+        let mut script_runners = [ScriptRunner::new(&sqlite), ScriptRunner::new(&postgres)];
         for (number, step) in script.iter().enumerate() {
-            for player in &mut players {
-                player.step(step).unwrap_or_else(|why| panic!("step {number}, {step:?}: {why}"));
+            for script_runner in &mut script_runners {
+                script_runner.step(step).unwrap_or_else(|why| panic!("step {number}, {step:?}: {why}"));
             }
-            let [left, right] = &players;
+            let [left, right] = &script_runners;
             for table in TABLES {
                 assert_eq!(left.rows.of(table), right.rows.of(table), "{table} after step {number}, {step:?}");
             }
         }
-        let [left, right] = players.map(Player::finish);
+        let [left, right] = script_runners.map(ScriptRunner::finish);
         assert_eq!(left, right);
     }
 }

@@ -6,24 +6,29 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::{
     mesh::limits::run,
-    place::{Engine, Place},
+    test_store::{Engine, TestStore},
 };
 
 const CHANGE_GATE: &str = "UPDATE retention_gate SET holds_placed = holds_placed + 1 WHERE id = 1";
 
 /// Starts a removal while another server places a hold. SQLite does one write after the other, so there the hold is first.
-pub async fn while_placing<T>(place: &Place, column: &str, value: &str, removal: impl Future<Output = T>) -> T {
+pub(crate) async fn while_placing<T>(
+    test_store: &TestStore,
+    column: &str,
+    value: &str,
+    removal: impl Future<Output = T>,
+) -> T {
     let insert = format!(
         "INSERT INTO retention_holds (hold_id, {column}, reason, placed_by, placed_at)
          VALUES ('hld_00000000000000000000000000000007', '{value}', 'case 7', 'operator', 0)"
     );
-    match place.engine() {
+    match test_store.engine() {
         Engine::Sqlite => {
-            run(place, insert).await;
+            run(test_store, insert).await;
             removal.await
         }
         Engine::Postgres => {
-            let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+            let mut connection = PgConnection::connect(&test_store.url()).await.unwrap();
             let mut placing = connection.begin().await.unwrap();
             placing.execute(CHANGE_GATE).await.unwrap();
             placing.execute(sqlx::raw_sql(AssertSqlSafe(insert))).await.unwrap();
@@ -36,6 +41,6 @@ pub async fn while_placing<T>(place: &Place, column: &str, value: &str, removal:
     }
 }
 
-pub async fn release_all(place: &Place) {
-    run(place, "UPDATE retention_holds SET released_at = 1".into()).await;
+pub(crate) async fn release_all(test_store: &TestStore) {
+    run(test_store, "UPDATE retention_holds SET released_at = 1".into()).await;
 }

@@ -26,7 +26,7 @@ use ostler_store::{
 /// 2026-01-01, in microseconds.
 const START_US: i64 = 1_767_225_600_000_000;
 
-pub struct TestHost {
+pub(crate) struct TestHost {
     now_us: AtomicI64,
     published: Mutex<BTreeMap<SessionId, Vec<Event>>>,
     /// Messages in the order they were delivered. No client is connected.
@@ -43,7 +43,7 @@ pub struct TestHost {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Before anything is decided.
     AtTheStart,
     /// After the commit, before the replies.
@@ -69,51 +69,51 @@ impl Default for TestHost {
 
 impl TestHost {
     /// A host that goes on where another process stopped.
-    pub fn after(previous: &Self) -> Self {
+    pub(crate) fn after(previous: &Self) -> Self {
         let host = Self::default();
         host.now_us.store(previous.now_us.load(Ordering::SeqCst), Ordering::SeqCst);
         *host.published.lock().unwrap() = previous.published.lock().unwrap().clone();
         host
     }
 
-    pub fn advance_ms(&self, ms: i64) {
+    pub(crate) fn advance_ms(&self, ms: i64) {
         self.advance_us(ms * 1_000);
     }
 
-    pub fn advance_us(&self, us: i64) {
+    pub(crate) fn advance_us(&self, us: i64) {
         self.now_us.fetch_add(us, Ordering::SeqCst);
     }
 
     /// What was published, by session, in the order it came.
-    pub fn published(&self) -> BTreeMap<SessionId, Vec<Event>> {
+    pub(crate) fn published(&self) -> BTreeMap<SessionId, Vec<Event>> {
         self.published.lock().unwrap().clone()
     }
 
     /// A crash may lose what was committed and not yet published; followers would read it from the store.
-    pub fn catch_up(&self, stored: BTreeMap<SessionId, Vec<Event>>) {
+    pub(crate) fn catch_up(&self, stored: BTreeMap<SessionId, Vec<Event>>) {
         *self.published.lock().unwrap() = stored;
     }
 
-    pub fn offer_places(&self, places: usize) {
+    pub(crate) fn offer_places(&self, places: usize) {
         *self.places.lock().unwrap() = places;
     }
 
     /// The jobs that flushes have started.
-    pub fn started(&self) -> Vec<StartedJob> {
+    pub(crate) fn started(&self) -> Vec<StartedJob> {
         self.started.lock().unwrap().clone()
     }
 
     /// The jobs whose places were given back, with the time of a flush that may have been committed.
-    pub fn given_back(&self) -> Vec<(RunnerJobId, Option<Timestamp>)> {
+    pub(crate) fn given_back(&self) -> Vec<(RunnerJobId, Option<Timestamp>)> {
         self.given_back.lock().unwrap().clone()
     }
 
     /// Holds every lane after its next flush, so that what comes then waits and goes together.
-    pub fn shut(&self) {
+    pub(crate) fn shut(&self) {
         *self.shut.lock().unwrap() = true;
     }
 
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.shut.lock().unwrap() = false;
         self.opened.notify_all();
     }
@@ -140,12 +140,12 @@ impl TestHost {
         }
     }
 
-    pub fn flush_count(&self) -> usize {
+    pub(crate) fn flush_count(&self) -> usize {
         self.flushes.lock().unwrap().len()
     }
 
     /// The most requests that one flush carried.
-    pub fn largest_flush(&self) -> usize {
+    pub(crate) fn largest_flush(&self) -> usize {
         self.flushes.lock().unwrap().iter().copied().max().unwrap_or(0)
     }
 }

@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestCaseError, TestError, TestRunner};
 
 use crate::{
-    place::{Engine, Place},
-    player::{Player, Tally},
     rows::Witness,
     script::{Step, script},
+    script_runner::{ScriptRunner, Tally},
+    test_store::{Engine, TestStore},
 };
 
 const SEED: u64 = 20_260_101;
@@ -104,12 +104,12 @@ const RARE_ON_POSTGRES: &[&str] = &[
     "same command",
 ];
 
-fn play(place: &Place, script: &[Step], tally: &RefCell<Tally>) -> Result<(), TestCaseError> {
-    let mut player = Player::new(place);
+fn play(test_store: &TestStore, script: &[Step], tally: &RefCell<Tally>) -> Result<(), TestCaseError> {
+    let mut script_runner = ScriptRunner::new(test_store);
     for (number, step) in script.iter().enumerate() {
-        player.step(step).map_err(|why| TestCaseError::fail(format!("step {number}, {step:?}: {why}")))?;
+        script_runner.step(step).map_err(|why| TestCaseError::fail(format!("step {number}, {step:?}: {why}")))?;
     }
-    for (what, count) in player.finish() {
+    for (what, count) in script_runner.finish() {
         *tally.borrow_mut().entry(what).or_default() += count;
     }
     Ok(())
@@ -156,7 +156,8 @@ fn every_kind_was_reached(tally: &Tally, but: &[&str]) {
 #[test]
 fn every_invariant_survives_any_interleaving_on_sqlite() {
     let tally = RefCell::default();
-    let played = runner(SQLITE_CASES).run(&script(STEPS), |script| play(&Place::new(Engine::Sqlite), &script, &tally));
+    let played =
+        runner(SQLITE_CASES).run(&script(STEPS), |script| play(&TestStore::new(Engine::Sqlite), &script, &tally));
     succeeded(played);
     every_kind_was_reached(&tally.borrow(), &[]);
 }
@@ -164,21 +165,21 @@ fn every_invariant_survives_any_interleaving_on_sqlite() {
 #[test]
 fn every_invariant_survives_any_interleaving_on_postgres() {
     let tally = RefCell::default();
-    let place = Place::new(Engine::Postgres);
+    let test_store = TestStore::new(Engine::Postgres);
     let played = runner(POSTGRES_CASES).run(&script(STEPS), |script| {
-        wipe(&place);
-        play(&place, &script, &tally)
+        wipe(&test_store);
+        play(&test_store, &script, &tally)
     });
     succeeded(played);
     every_kind_was_reached(&tally.borrow(), RARE_ON_POSTGRES);
 }
 
 /// The same database for every case: making one takes longer than playing one.
-fn wipe(place: &Place) {
+fn wipe(test_store: &TestStore) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let now = ostler_protocol::Timestamp::UNIX_EPOCH;
-        ostler_store::Db::open(&place.config(), now).await.unwrap().close().await;
-        Witness::of(place).await.wipe().await;
+        ostler_store::Db::open(&test_store.config(), now).await.unwrap().close().await;
+        Witness::of(test_store).await.wipe().await;
     });
 }

@@ -18,7 +18,7 @@ use crate::{
     rows::{Row, Rows},
 };
 
-pub fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
@@ -57,7 +57,7 @@ struct Scan<'a> {
     now: Timestamp,
 }
 
-pub fn check(rows: &Rows, model: &Model, now: Timestamp) -> Result<(), String> {
+pub(crate) fn check(rows: &Rows, model: &Model, now: Timestamp) -> Result<(), String> {
     let log = rows.events().into_iter().map(|(id, events)| (id, events.into_iter().map(Read::from).collect()));
     let scan = Scan { rows, log: log.collect(), now };
     for session in rows.of("sessions") {
@@ -148,7 +148,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// At most one run is active, and the session's row says which.
+    /// At most one run is active, and the session's row names it.
     fn projection(&self, session: &Row) -> Result<(), String> {
         let id = session.text("session_id");
         let runs = || self.rows.of("runs").iter().filter(|run| run.text("session_id") == id).map(|r| r.text("run_id"));
@@ -158,7 +158,7 @@ impl Scan<'_> {
         must!(active.len() <= 1, "{id} has {} active runs", active.len());
         let named = session.opt_text("active_run_id");
         match active.first() {
-            Some(run) => must!(named == Some(*run), "{id}: {run} is active, the row says {named:?}"),
+            Some(run) => must!(named == Some(*run), "{id}: {run} is active, the row has {named:?}"),
             None => must!(named.is_none_or(|run| self.held(run).is_some()), "{id}: {named:?} is not active"),
         }
         let unfinished = named.map(|run| self.unfinished(run)).unwrap_or_default();
@@ -189,7 +189,7 @@ impl Scan<'_> {
                 ends.push(event);
             }
         }
-        must!(run.int("last_seq") == count, "{id} has {count} events, the row says {}", run.int("last_seq"));
+        must!(run.int("last_seq") == count, "{id} has {count} events, the row has {}", run.int("last_seq"));
         one_end(run, "status", &OPEN, &ends)?;
         if let Some(end) = ends.first() {
             must!(end.seq() == count, "{id}: something follows its end");
@@ -321,7 +321,7 @@ impl Scan<'_> {
             let facts: Vec<_> = facts.map(|e| e.event_type).collect();
             let (asked, resolved) = (EventType::PermissionRequest, EventType::PermissionResolved);
             let expected = if open { vec![asked] } else { vec![asked, resolved] };
-            must!(facts == expected, "{id}: the log says {facts:?}");
+            must!(facts == expected, "{id}: the log has {facts:?}");
         }
         Ok(())
     }
@@ -349,7 +349,7 @@ impl Scan<'_> {
     }
 }
 
-/// A row that has ended has one fact that says so, with the same status and at the number it names; others have none.
+/// A row that has ended has one fact of it, with the same status and at the number it names; others have none.
 fn one_end(row: &Row, column: &str, open: &[&str], ends: &[&Read]) -> Result<(), String> {
     let status = row.text(column);
     if open.contains(&status) {

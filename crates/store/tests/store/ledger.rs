@@ -8,17 +8,17 @@ use ostler_store::{Db, StoreError, kernel::aliases, migrate};
 use uuid::Uuid;
 
 use crate::{
-    place::{Engine, Place, both_engines},
     rows::{TABLES, Witness},
+    test_store::{Engine, TestStore, both_engines},
 };
 
-async fn open(place: &Place) -> Result<Db, StoreError> {
-    Db::open(&place.config(), Timestamp::UNIX_EPOCH).await
+async fn open(test_store: &TestStore) -> Result<Db, StoreError> {
+    Db::open(&test_store.config(), Timestamp::UNIX_EPOCH).await
 }
 
 /// The store's tables and its ledger, as text.
-async fn shape(place: &Place) -> String {
-    match Witness::of(place).await {
+async fn shape(test_store: &TestStore) -> String {
+    match Witness::of(test_store).await {
         Witness::Sqlite(connection) => {
             let sql = "SELECT group_concat(sql, ';') || (SELECT group_concat(id || checksum || applied_at, ';')
                 FROM schema_migrations) FROM sqlite_schema";
@@ -44,24 +44,24 @@ fn known() -> Vec<&'static str> {
 
 #[both_engines]
 async fn a_new_store_gets_every_table_and_reports_it(engine: Engine) {
-    let place = Place::empty(engine);
-    let db = open(&place).await.unwrap();
+    let test_store = TestStore::empty(engine);
+    let db = open(&test_store).await.unwrap();
     assert_eq!(db.migrations().await.unwrap(), known());
     db.close().await;
-    let rows = Witness::of(&place).await.rows().await;
+    let rows = Witness::of(&test_store).await.rows().await;
     assert!(TABLES.iter().all(|table| rows.of(table).is_empty()));
 }
 
 /// The store of the first release, with a client's name for a command in it, is migrated by the current build.
 #[both_engines]
 async fn a_store_of_the_first_release_keeps_its_rows(engine: Engine) {
-    let place = Place::empty(engine);
+    let test_store = TestStore::empty(engine);
     let first = match engine {
         Engine::Sqlite => &migrate::SQLITE[0],
         Engine::Postgres => &migrate::POSTGRES[0],
     };
     let (session, command_id) = (SessionId::new(Uuid::from_u128(1)), CommandId::new(Uuid::from_u128(2)));
-    let mut old = Witness::of(&place).await;
+    let mut old = Witness::of(&test_store).await;
     for sql in [
         migrate::LEDGER.to_owned(),
         first.sql.to_owned(),
@@ -78,7 +78,7 @@ async fn a_store_of_the_first_release_keeps_its_rows(engine: Engine) {
         old.execute(&sql).await;
     }
     drop(old);
-    let db = open(&place).await.unwrap();
+    let db = open(&test_store).await.unwrap();
     assert_eq!(db.migrations().await.unwrap(), known());
     let alias = aliases::get(&db, session, "run-1").await.unwrap().expect("it was kept");
     assert_eq!((alias.command_id, alias.after_seq), (command_id, 7));
@@ -88,35 +88,35 @@ async fn a_store_of_the_first_release_keeps_its_rows(engine: Engine) {
 
 #[both_engines]
 async fn a_changed_step_stops_the_start_and_changes_nothing(engine: Engine) {
-    let place = Place::empty(engine);
-    open(&place).await.unwrap().close().await;
-    Witness::of(&place).await.execute("UPDATE schema_migrations SET checksum = 'another'").await;
-    let before = shape(&place).await;
-    let error = open(&place).await.err().expect("a changed step stops the start");
+    let test_store = TestStore::empty(engine);
+    open(&test_store).await.unwrap().close().await;
+    Witness::of(&test_store).await.execute("UPDATE schema_migrations SET checksum = 'another'").await;
+    let before = shape(&test_store).await;
+    let error = open(&test_store).await.err().expect("a changed step stops the start");
     assert!(matches!(error, StoreError::Migration(_)), "{error}");
     assert!(error.to_string().contains("0001_kernel"), "{error}");
-    assert_eq!(shape(&place).await, before);
+    assert_eq!(shape(&test_store).await, before);
 }
 
 #[both_engines]
 async fn a_step_of_a_later_build_stops_the_start_and_changes_nothing(engine: Engine) {
-    let place = Place::empty(engine);
-    open(&place).await.unwrap().close().await;
+    let test_store = TestStore::empty(engine);
+    open(&test_store).await.unwrap().close().await;
     let later = "INSERT INTO schema_migrations (id, checksum, applied_at) VALUES ('9999_later', 'x', 0)";
-    Witness::of(&place).await.execute(later).await;
-    let before = shape(&place).await;
-    let error = open(&place).await.err().expect("a later step stops the start");
+    Witness::of(&test_store).await.execute(later).await;
+    let before = shape(&test_store).await;
+    let error = open(&test_store).await.err().expect("a later step stops the start");
     assert!(matches!(error, StoreError::Migration(_)), "{error}");
     assert!(error.to_string().contains("9999_later"), "{error}");
-    assert_eq!(shape(&place).await, before);
-    Witness::of(&place).await.execute("DELETE FROM schema_migrations WHERE id = '9999_later'").await;
-    open(&place).await.unwrap().close().await;
+    assert_eq!(shape(&test_store).await, before);
+    Witness::of(&test_store).await.execute("DELETE FROM schema_migrations WHERE id = '9999_later'").await;
+    open(&test_store).await.unwrap().close().await;
 }
 
 #[tokio::test]
 async fn servers_that_start_together_apply_each_step_once() {
-    let place = Place::empty(Engine::Postgres);
-    let opened = futures_util::future::join_all((0..6).map(|_| open(&place))).await;
+    let test_store = TestStore::empty(Engine::Postgres);
+    let opened = futures_util::future::join_all((0..6).map(|_| open(&test_store))).await;
     for db in opened {
         let db = db.unwrap();
         assert_eq!(db.migrations().await.unwrap(), known());

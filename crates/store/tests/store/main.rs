@@ -1,6 +1,7 @@
 //! The store, tested on both engines through its real lanes.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::print_stdout, reason = "tests of interleavings print what they reached")]
 
 mod attached_rows;
 mod build;
@@ -14,8 +15,6 @@ mod invariants;
 mod ledger;
 mod mesh;
 mod model;
-mod place;
-mod player;
 mod processes;
 mod readers;
 mod restores;
@@ -23,7 +22,9 @@ mod rows;
 mod run_input;
 mod runner_jobs;
 mod script;
+mod script_runner;
 mod starts;
 mod states;
+mod store_process;
+mod test_store;
 mod trust;
-mod workshop;

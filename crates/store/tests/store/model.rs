@@ -29,7 +29,7 @@ use crate::{
 
 /// What became of an append, as far as its sender can tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// There was no reply.
     Unknown,
     Refused,
@@ -37,7 +37,7 @@ pub enum Fate {
 }
 
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub run: RunRef,
     pub op: AppendOp,
     /// Numbers in the payloads that are in no other.
@@ -47,7 +47,7 @@ pub struct Sent {
 }
 
 /// A request on its way, with what its answer will be noted under.
-pub enum Prepared {
+pub(crate) enum Prepared {
     Submit(Box<Request>, Memo),
     ClaimJobs { owner: String, limit: u32 },
 }
@@ -57,7 +57,7 @@ fn submission(request: Request, memo: Memo) -> Prepared {
 }
 
 #[derive(Clone, Debug)]
-pub enum Memo {
+pub(crate) enum Memo {
     Session { session: Box<Session> },
     Run { run: RunRef, session: Box<Session>, known_session: bool, key: Option<String>, start: bool },
     Command { run: RunRef },
@@ -70,7 +70,7 @@ pub enum Memo {
 
 /// What was last read of the store, so that most requests are about something that can still happen.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     open_runs: HashSet<RunId>,
     held_runs: HashSet<RunId>,
     unfinished: HashSet<CommandId>,
@@ -78,7 +78,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn of(rows: &Rows) -> Self {
+    pub(crate) fn of(rows: &Rows) -> Self {
         let unfinished = |row: &&Row| row.opt_text("terminal").is_none();
         Self {
             open_runs: rows.of("runs").iter().filter(unfinished).map(|row| row.id("run_id")).collect(),
@@ -92,7 +92,7 @@ impl Seen {
 }
 
 #[derive(Default)]
-pub struct Model {
+pub(crate) struct Model {
     pub seen: Seen,
     pub mint: Mint,
     pub runs: Vec<RunRef>,
@@ -133,13 +133,13 @@ fn runner(number: u8) -> String {
     format!("runner-{number}")
 }
 
-pub fn digest(id: PermissionId) -> String {
+pub(crate) fn digest(id: PermissionId) -> String {
     canonical_hash(&json!(id))
 }
 
 impl Model {
-    /// The request an ask stands for now. `None`: there is nothing yet it could be about.
-    pub fn prepare(&mut self, ask: &Ask, now: Timestamp) -> Option<Prepared> {
+    /// The current request of an ask. `None` if there is nothing yet that it could be about.
+    pub(crate) fn prepare(&mut self, ask: &Ask, now: Timestamp) -> Option<Prepared> {
         let submit = |run: RunRef, op: Op, memo: Memo| Some(submission(run.request(op), memo));
         match ask {
             Ask::CreateRun { name, key, start, blindly } => self.create_run((*name, *key), *start, *blindly, now),
@@ -366,7 +366,7 @@ impl Model {
     }
 
     /// A crash took the answers: what was refused before may now have been written, and a lease may be shorter.
-    pub fn nobody_answered(&mut self, lost: &[Prepared]) {
+    pub(crate) fn nobody_answered(&mut self, lost: &[Prepared]) {
         for prepared in lost {
             match prepared {
                 Prepared::Submit(_, Memo::Append { sent, .. }) if self.sent[*sent].fate == Fate::Refused => {

@@ -27,15 +27,15 @@ use crate::{
     build::{LAUNCHER, create_run, event},
     invariants,
     model::Model,
-    place::{Engine, Place},
     rows::Witness,
-    workshop::{Workshop, refused_by},
+    store_process::{StoreProcess, refused_by},
+    test_store::{Engine, TestStore},
 };
 
 /// What both published, put together, in each session's order.
-fn published(workshops: [&Workshop; 2]) -> BTreeMap<SessionId, Vec<Event>> {
+fn published(processes: [&StoreProcess; 2]) -> BTreeMap<SessionId, Vec<Event>> {
     let mut all: BTreeMap<SessionId, Vec<Event>> = BTreeMap::new();
-    for (session, events) in workshops.iter().flat_map(|workshop| workshop.host.published()) {
+    for (session, events) in processes.iter().flat_map(|process| process.host.published()) {
         all.entry(session).or_default().extend(events);
     }
     all.values_mut().for_each(|events| events.sort_by_key(|event| event.session_seq));
@@ -44,8 +44,9 @@ fn published(workshops: [&Workshop; 2]) -> BTreeMap<SessionId, Vec<Event>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_write_one_session_without_gap_or_second_owner() {
-    let place = Place::new(Engine::Postgres);
-    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let test_store = TestStore::new(Engine::Postgres);
+    let (mut one, mut two) =
+        (StoreProcess::numbered(&test_store, 1).await, StoreProcess::numbered(&test_store, 2).await);
     let run = one.run().await;
     let command = one.turn(&run).await;
     let (first, second) = (one.mint.attempt(), two.mint.attempt());
@@ -75,7 +76,7 @@ async fn two_processes_write_one_session_without_gap_or_second_owner() {
         }
     }
     assert!(turns_one.iter().chain(&turns_two).all(Result::is_ok));
-    let rows = Witness::of(&place).await.rows().await;
+    let rows = Witness::of(&test_store).await.rows().await;
     invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
     assert_eq!(rows.events(), published([&one, &two]));
     assert_eq!(rows.of("commands").len(), 41);
@@ -85,8 +86,9 @@ async fn two_processes_write_one_session_without_gap_or_second_owner() {
 /// A lane keeps rows between flushes. What another process did to them since decides, also where nothing is written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_decision_rests_on_rows_that_another_process_has_changed() {
-    let place = Place::new(Engine::Postgres);
-    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let test_store = TestStore::new(Engine::Postgres);
+    let (mut one, mut two) =
+        (StoreProcess::numbered(&test_store, 1).await, StoreProcess::numbered(&test_store, 2).await);
     let run = one.run().await;
     let command = one.turn(&run).await;
     let says = |epoch: i64| event(EventType::AssistantMessage, Some(command), json!({"text": "hello", "epoch": epoch}));
@@ -106,7 +108,7 @@ async fn no_decision_rests_on_rows_that_another_process_has_changed() {
     two.ask(run.claim("runner-2", 60_000, fourth)).await;
     // The first would refuse this one, and have nothing to write.
     one.ask(run.append("runner-2", 3, Some(1), vec![says(3)])).await;
-    let rows = Witness::of(&place).await.rows().await;
+    let rows = Witness::of(&test_store).await.rows().await;
     invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
     assert_eq!(rows.events(), published([&one, &two]));
     assert_eq!(rows.of("events").iter().filter(|e| e.text("type") == "assistant_message").count(), 3);
@@ -115,8 +117,9 @@ async fn no_decision_rests_on_rows_that_another_process_has_changed() {
 /// Each flush touches the same sessions, in whatever order they were asked: none may wait for the other in a circle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushes_of_two_processes_over_the_same_sessions_all_succeed() {
-    let place = Place::new(Engine::Postgres);
-    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let test_store = TestStore::new(Engine::Postgres);
+    let (mut one, mut two) =
+        (StoreProcess::numbered(&test_store, 1).await, StoreProcess::numbered(&test_store, 2).await);
     let mut runs = vec![];
     for _ in 0..12 {
         runs.push(one.run().await);
@@ -129,20 +132,20 @@ async fn flushes_of_two_processes_over_the_same_sessions_all_succeed() {
         let (first, second) = join(first, second).await;
         assert!(first.iter().chain(&second).all(Result::is_ok));
     }
-    let rows = Witness::of(&place).await.rows().await;
+    let rows = Witness::of(&test_store).await.rows().await;
     invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
     assert_eq!(rows.of("commands").len(), 240);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_does_not_fail_because_its_connection_was_lost() {
-    let place = Place::new(Engine::Postgres);
-    let mut workshop = Workshop::open(&place).await;
-    let run = workshop.run().await;
+    let test_store = TestStore::new(Engine::Postgres);
+    let mut process = StoreProcess::open(&test_store).await;
+    let run = process.run().await;
     // Several at a time, so that several connections are kept.
-    let reads = || join_all((0..6).map(|_| runs::get(&workshop.db, run.run_id)));
+    let reads = || join_all((0..6).map(|_| runs::get(&process.db, run.run_id)));
     assert!(reads().await.iter().all(Result::is_ok));
-    place.end_connections();
+    test_store.end_connections();
     for read in reads().await {
         assert!(read.unwrap().is_some());
     }
@@ -150,8 +153,9 @@ async fn a_read_does_not_fail_because_its_connection_was_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creates_that_race_in_two_processes_have_one_winner_each_and_no_loser_by_accident() {
-    let place = Place::new(Engine::Postgres);
-    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let test_store = TestStore::new(Engine::Postgres);
+    let (mut one, mut two) =
+        (StoreProcess::numbered(&test_store, 1).await, StoreProcess::numbered(&test_store, 2).await);
     for round in 0..5 {
         // In opposite orders: each would wait for what the other holds.
         let keys: Vec<_> = (0..20).map(|number| format!("{round}-{number}")).collect();
@@ -168,7 +172,7 @@ async fn creates_that_race_in_two_processes_have_one_winner_each_and_no_loser_by
             }
         }
     }
-    let rows = Witness::of(&place).await.rows().await;
+    let rows = Witness::of(&test_store).await.rows().await;
     assert_eq!(rows.of("runs").len(), 100);
     assert_eq!(rows.of("sessions").len(), 100, "a loser leaves no session behind");
     invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
@@ -177,8 +181,8 @@ async fn creates_that_race_in_two_processes_have_one_winner_each_and_no_loser_by
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_launchers_get_the_same_job() {
-    let place = Place::new(Engine::Postgres);
-    let (mut one, two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let test_store = TestStore::new(Engine::Postgres);
+    let (mut one, two) = (StoreProcess::numbered(&test_store, 1).await, StoreProcess::numbered(&test_store, 2).await);
     for _ in 0..30 {
         let run = one.run().await;
         let command = one.turn(&run).await;
@@ -186,14 +190,14 @@ async fn no_two_launchers_get_the_same_job() {
         one.ask(run.request(Op::CreateJob(Box::new(job)))).await;
     }
     let takes = (0..20).map(|number| {
-        let workshop = if number % 2 == 0 { &one } else { &two };
+        let process = if number % 2 == 0 { &one } else { &two };
         async move {
             let owner = format!("launcher-{number}");
             runner_jobs::claim(
-                &workshop.db,
+                &process.db,
                 LAUNCHER,
                 &owner,
-                workshop.now(),
+                process.now(),
                 2,
                 &[],
                 ostler_store::kernel::runner_jobs::LaunchableJobs::default(),
@@ -216,18 +220,18 @@ enum ClaimTime {
 
 /// A launcher claims a job by a statement of its own, which the session's revision does not show.
 async fn cancel_while_jobs_are_claimed(time: ClaimTime) {
-    let place = Place::new(Engine::Postgres);
-    let mut workshop = Workshop::open(&place).await;
-    let run = workshop.run().await;
-    let command = workshop.turn(&run).await;
+    let test_store = TestStore::new(Engine::Postgres);
+    let mut process = StoreProcess::open(&test_store).await;
+    let run = process.run().await;
+    let command = process.turn(&run).await;
     let mut ids = vec![];
     for standing in [true, false, false] {
-        let job = workshop.mint.job(&run, Some(command), standing, None, workshop.now());
+        let job = process.mint.job(&run, Some(command), standing, None, process.now());
         ids.push(job.job.runner_job_id);
-        workshop.ask(run.request(Op::CreateJob(Box::new(job)))).await;
+        process.ask(run.request(Op::CreateJob(Box::new(job)))).await;
     }
     let unclaimed = ids.pop().unwrap();
-    let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+    let mut connection = PgConnection::connect(&test_store.url()).await.unwrap();
     let mut tx = connection.begin().await.unwrap();
     let claim = format!(
         "UPDATE runner_jobs SET phase = 'running', owner = 'them', attempt = attempt + 1
@@ -248,13 +252,13 @@ async fn cancel_while_jobs_are_claimed(time: ClaimTime) {
         }
         tx.commit().await.unwrap();
     };
-    let (cancelled, ()) = join(workshop.lanes.submit(cancel), commit).await;
+    let (cancelled, ()) = join(process.lanes.submit(cancel), commit).await;
     assert!(matches!(cancelled, Ok(Reply::CancelledRun(run)) if run.status == RunStatus::Cancelled));
     for id in ids {
-        let job = runner_jobs::get(&workshop.db, id).await.unwrap().unwrap();
+        let job = runner_jobs::get(&process.db, id).await.unwrap().unwrap();
         assert_eq!((job.phase, job.owner.as_deref(), job.attempt), (JobPhase::Running, Some("them"), 1));
     }
-    let job = runner_jobs::get(&workshop.db, unclaimed).await.unwrap().unwrap();
+    let job = runner_jobs::get(&process.db, unclaimed).await.unwrap().unwrap();
     assert_eq!(job.phase, JobPhase::Cancelled);
 }
 
@@ -270,13 +274,13 @@ async fn cancelling_a_run_does_not_erase_a_claim_that_commits_before_the_write()
 
 #[tokio::test]
 async fn sqlite_serves_one_process_and_reports_it() {
-    let place = Place::new(Engine::Sqlite);
-    let workshop = Workshop::open(&place).await;
-    let error = Db::open(&place.config(), workshop.now()).await.err().expect("the store is open already");
+    let test_store = TestStore::new(Engine::Sqlite);
+    let process = StoreProcess::open(&test_store).await;
+    let error = Db::open(&test_store.config(), process.now()).await.err().expect("the store is open already");
     assert!(matches!(error, StoreError::Locked(_)), "{error}");
     assert!(error.to_string().contains("use Postgres for several"), "{error}");
-    workshop.db.close().await;
-    Db::open(&place.config(), workshop.now()).await.unwrap().close().await;
+    process.db.close().await;
+    Db::open(&test_store.config(), process.now()).await.unwrap().close().await;
     // A closed store stays closed, even if a handle is still held.
-    assert!(matches!(workshop.db.migrations().await, Err(StoreError::Stopped)));
+    assert!(matches!(process.db.migrations().await, Err(StoreError::Stopped)));
 }

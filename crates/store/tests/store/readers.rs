@@ -19,8 +19,8 @@ use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
     build::create_session,
-    place::{Engine, Place, both_engines},
-    workshop::Workshop,
+    store_process::StoreProcess,
+    test_store::{Engine, TestStore, both_engines},
 };
 
 const SESSIONS: i64 = 1_300;
@@ -28,11 +28,11 @@ const AT_ONCE: usize = 16;
 const READER: &str = "reader";
 
 /// Every tenth runs, every eleventh has ended nothing yet; all were used one after the other.
-async fn fill(workshop: &mut Workshop) -> Vec<Session> {
+async fn fill(process: &mut StoreProcess) -> Vec<Session> {
     let all: Vec<Session> = (0..SESSIONS)
         .map(|number| {
-            let at = workshop.now().checked_add(SignedDuration::from_secs(number)).unwrap();
-            let mut session = workshop.mint.session(None, at);
+            let at = process.now().checked_add(SignedDuration::from_secs(number)).unwrap();
+            let mut session = process.mint.session(None, at);
             if number % 11 != 0 {
                 session.has_ended_one(at);
                 session.execution_state = ExecutionState::Terminal;
@@ -43,7 +43,7 @@ async fn fill(workshop: &mut Workshop) -> Vec<Session> {
             session
         })
         .collect();
-    let inserts = stream::iter(&all).map(|session| workshop.lanes.submit(create_session(session.clone())));
+    let inserts = stream::iter(&all).map(|session| process.lanes.submit(create_session(session.clone())));
     inserts.buffer_unordered(AT_ONCE).try_for_each(async |_| Ok(())).await.unwrap();
     all
 }
@@ -53,25 +53,25 @@ fn filter(open: Option<Settled>, tenants: Option<&str>) -> SessionFilter {
     SessionFilter { tenants, reader_id: READER.into(), open, ..SessionFilter::default() }
 }
 
-fn later(workshop: &Workshop) -> Timestamp {
-    workshop.now().checked_add(SignedDuration::from_hours(1)).unwrap()
+fn later(process: &StoreProcess) -> Timestamp {
+    process.now().checked_add(SignedDuration::from_hours(1)).unwrap()
 }
 
 #[both_engines]
-async fn a_first_page_is_found_by_an_index(place: Place) {
-    let mut workshop = Workshop::open(&place).await;
-    let all = fill(&mut workshop).await;
+async fn a_first_page_is_found_by_an_index(test_store: TestStore) {
+    let mut process = StoreProcess::open(&test_store).await;
+    let all = fill(&mut process).await;
     // Settled first, so that each mark leaves an entry of the index behind: Postgres then takes the index for large.
-    readers::update_version(&workshop.db, all[0].session, READER, all[0].version, workshop.now()).await.unwrap();
-    while readers::settle(&workshop.db, READER, later(&workshop)).await.unwrap() == Settled::No {}
+    readers::update_version(&process.db, all[0].session, READER, all[0].version, process.now()).await.unwrap();
+    while readers::settle(&process.db, READER, later(&process)).await.unwrap() == Settled::No {}
     let marks = stream::iter(&all[..1_295])
-        .map(|session| readers::update_version(&workshop.db, session.session, READER, session.version, workshop.now()));
+        .map(|session| readers::update_version(&process.db, session.session, READER, session.version, process.now()));
     marks.buffer_unordered(AT_ONCE).try_for_each(async |()| Ok(())).await.unwrap();
-    if place.engine() == Engine::Postgres {
+    if test_store.engine() == Engine::Postgres {
         // As its own daemon would, sooner or later.
-        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+        PgConnection::connect(&test_store.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
     }
-    let settled = Settled::Until(later(&workshop));
+    let settled = Settled::Until(later(&process));
     let cursor = Cursor { created_at_us: all[600].created_at.as_microsecond(), id: all[600].session.to_string() };
     for after in [None, Some(&cursor)] {
         for (open, indexes) in [
@@ -79,7 +79,7 @@ async fn a_first_page_is_found_by_an_index(place: Place) {
             (Some(Settled::No), vec!["sessions_running", "sessions_used"]),
             (Some(settled), vec!["sessions_running", "session_unread", "sessions_ended"]),
         ] {
-            let plan = sessions::explain_list(&workshop.db, &filter(open, None), after, 50).await.unwrap().join("\n");
+            let plan = sessions::explain_list(&process.db, &filter(open, None), after, 50).await.unwrap().join("\n");
             for index in indexes {
                 assert!(plan.contains(index), "{open:?} does not use {index}:\n{plan}");
             }
@@ -88,7 +88,7 @@ async fn a_first_page_is_found_by_an_index(place: Place) {
             assert_eq!(plan.lines().find(walked), None, "{open:?}:\n{plan}");
         }
         let plan =
-            sessions::explain_list(&workshop.db, &filter(None, Some("local")), after, 50).await.unwrap().join("\n");
+            sessions::explain_list(&process.db, &filter(None, Some("local")), after, 50).await.unwrap().join("\n");
         assert!(plan.contains("sessions_tenant") || plan.contains("sessions_created"), "{plan}");
     }
 }
@@ -113,10 +113,10 @@ async fn walk(db: &Db, open: Settled) -> Vec<String> {
 }
 
 #[both_engines]
-async fn a_reader_is_settled_bit_by_bit_and_the_list_stays_right(place: Place) {
-    let mut workshop = Workshop::open(&place).await;
-    let all = fill(&mut workshop).await;
-    let (db, now) = (&workshop.db, later(&workshop));
+async fn a_reader_is_settled_bit_by_bit_and_the_list_stays_right(test_store: TestStore) {
+    let mut process = StoreProcess::open(&test_store).await;
+    let all = fill(&mut process).await;
+    let (db, now) = (&process.db, later(&process));
     assert_eq!(readers::settle(db, READER, now).await.unwrap(), Settled::No, "who marked nothing is not settled");
     assert_eq!(walk(db, Settled::No).await, expected(&all, |_| false));
     readers::update_version(db, all[700].session, READER, 1, now).await.unwrap();

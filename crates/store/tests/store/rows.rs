@@ -11,9 +11,9 @@ use ostler_protocol::{
 use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row as _};
 
-use crate::place::{Engine, Place};
+use crate::test_store::{Engine, TestStore};
 
-pub const TABLES: [&str; 10] = [
+pub(crate) const TABLES: [&str; 10] = [
     "sessions",
     "runs",
     "leases",
@@ -32,33 +32,33 @@ const KEYS: [&str; 8] =
 
 /// All rows by table, each table in a fixed order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows(BTreeMap<String, Vec<Row>>);
+pub(crate) struct Rows(BTreeMap<String, Vec<Row>>);
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row(Map<String, Value>);
+pub(crate) struct Row(Map<String, Value>);
 
 impl Row {
-    pub fn text(&self, column: &str) -> &str {
+    pub(crate) fn text(&self, column: &str) -> &str {
         self.opt_text(column).unwrap_or_else(|| panic!("{column} is null"))
     }
 
-    pub fn opt_text(&self, column: &str) -> Option<&str> {
+    pub(crate) fn opt_text(&self, column: &str) -> Option<&str> {
         self.value(column).as_str()
     }
 
-    pub fn int(&self, column: &str) -> i64 {
+    pub(crate) fn int(&self, column: &str) -> i64 {
         self.opt_int(column).unwrap_or_else(|| panic!("{column} is null"))
     }
 
-    pub fn opt_int(&self, column: &str) -> Option<i64> {
+    pub(crate) fn opt_int(&self, column: &str) -> Option<i64> {
         self.value(column).as_i64()
     }
 
-    pub fn json(&self, column: &str) -> Value {
+    pub(crate) fn json(&self, column: &str) -> Value {
         self.opt_text(column).map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
     }
 
-    pub fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(&self, column: &str) -> T {
+    pub(crate) fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(&self, column: &str) -> T {
         self.text(column).parse().unwrap()
     }
 
@@ -73,7 +73,7 @@ impl Row {
         self.0.get(column).unwrap_or_else(|| panic!("no column {column}"))
     }
 
-    pub fn hash(&self, column: &str) -> [u8; 32] {
+    pub(crate) fn hash(&self, column: &str) -> [u8; 32] {
         self.bytes(column)
     }
 
@@ -94,16 +94,16 @@ impl Row {
 }
 
 impl Rows {
-    pub fn of(&self, table: &str) -> &[Row] {
+    pub(crate) fn of(&self, table: &str) -> &[Row] {
         self.0.get(table).map_or(&[], Vec::as_slice)
     }
 
-    pub fn find(&self, table: &str, column: &str, value: &str) -> Option<&Row> {
+    pub(crate) fn find(&self, table: &str, column: &str, value: &str) -> Option<&Row> {
         self.of(table).iter().find(|row| row.opt_text(column) == Some(value))
     }
 
     /// The log, by session, in its order.
-    pub fn events(&self) -> BTreeMap<SessionId, Vec<Event>> {
+    pub(crate) fn events(&self) -> BTreeMap<SessionId, Vec<Event>> {
         let mut log: BTreeMap<SessionId, Vec<Event>> = BTreeMap::new();
         for row in self.of("events") {
             let event = row.event();
@@ -126,20 +126,20 @@ impl Rows {
 }
 
 /// A connection beside the store's own.
-pub enum Witness {
+pub(crate) enum Witness {
     Sqlite(rusqlite::Connection),
     Postgres(Box<PgConnection>),
 }
 
 impl Witness {
-    pub async fn of(place: &Place) -> Self {
-        match place.engine() {
-            Engine::Sqlite => Self::Sqlite(rusqlite::Connection::open(place.file()).unwrap()),
-            Engine::Postgres => Self::Postgres(Box::new(PgConnection::connect(&place.url()).await.unwrap())),
+    pub(crate) async fn of(test_store: &TestStore) -> Self {
+        match test_store.engine() {
+            Engine::Sqlite => Self::Sqlite(rusqlite::Connection::open(test_store.file()).unwrap()),
+            Engine::Postgres => Self::Postgres(Box::new(PgConnection::connect(&test_store.url()).await.unwrap())),
         }
     }
 
-    pub async fn rows(&mut self) -> Rows {
+    pub(crate) async fn rows(&mut self) -> Rows {
         match self {
             Self::Sqlite(connection) => {
                 Rows::collect(TABLES.iter().map(|table| ((*table).to_owned(), sqlite_rows(connection, table))))
@@ -155,7 +155,7 @@ impl Witness {
         }
     }
 
-    pub async fn execute(&mut self, sql: &str) {
+    pub(crate) async fn execute(&mut self, sql: &str) {
         match self {
             Self::Sqlite(connection) => connection.execute_batch(sql).unwrap(),
             Self::Postgres(connection) => {
@@ -165,13 +165,13 @@ impl Witness {
     }
 
     /// Empties every table of a store that no process has open.
-    pub async fn wipe(&mut self) {
+    pub(crate) async fn wipe(&mut self) {
         let deletes: Vec<_> = TABLES.iter().map(|table| format!("DELETE FROM {table}")).collect();
         self.execute(&deletes.join("; ")).await;
     }
 
     /// Waits until no process has the store open: a killed one's last commit may still be on its way.
-    pub async fn alone(&mut self) {
+    pub(crate) async fn alone(&mut self) {
         let Self::Postgres(connection) = self else { return };
         let sql =
             "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";

@@ -5,10 +5,10 @@ use ostler_protocol::kernel::runner_jobs::JobEnd;
 use proptest::{collection::vec, prelude::*};
 
 /// A reference: counted back from the newest, around and around.
-pub type Pick = u8;
+pub(crate) type Pick = u8;
 
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// Submitted together, so that flushes carry many.
     Together(Vec<Ask>),
     AdvanceMs(i64),
@@ -17,7 +17,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug)]
-pub enum Ask {
+pub(crate) enum Ask {
     /// Blindly: by a caller that did not look whether the name and the key are known.
     CreateRun {
         name: Option<u8>,
@@ -119,7 +119,7 @@ pub enum Ask {
 
 /// Who writes for a run: usually its last owner under the last epoch.
 #[derive(Clone, Copy, Debug)]
-pub enum Who {
+pub(crate) enum Who {
     Owner,
     /// The owner, one epoch late.
     Stale,
@@ -127,7 +127,7 @@ pub enum Who {
 }
 
 #[derive(Clone, Debug)]
-pub enum Say {
+pub(crate) enum Say {
     Message { command: Pick, is_final: bool },
     Tool { command: Pick, call: u8, status: u8 },
     Output { command: Pick },
@@ -140,7 +140,7 @@ pub enum Say {
     EndRun { status: u8 },
 }
 
-pub fn script(steps: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn script(steps: usize) -> impl Strategy<Value = Vec<Step>> {
     // Every script starts where something can happen.
     let start = Just(Step::Together(vec![Ask::CreateRun { name: Some(0), key: None, start: true, blindly: false }]));
     (start, vec(step(), 1..steps * 2)).prop_map(|(first, mut rest)| {
@@ -149,7 +149,7 @@ pub fn script(steps: usize) -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-pub fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => vec(ask(), 1..2).prop_map(Step::Together),
         12 => vec(ask(), 2..9).prop_map(Step::Together),

@@ -18,8 +18,8 @@ use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
     build::{RunRef, create_run},
-    place::{Engine, Place, both_engines},
-    workshop::Workshop,
+    store_process::StoreProcess,
+    test_store::{Engine, TestStore, both_engines},
 };
 
 const RUNS: usize = 1_300;
@@ -28,18 +28,18 @@ const PAGE: u32 = 50;
 
 /// Runs in sessions of their own, each with a turn. Every second turn was cancelled. Returns the session and the run in the
 /// middle, as cursors.
-async fn fill(workshop: &mut Workshop) -> (Cursor, Cursor) {
+async fn fill(process: &mut StoreProcess) -> (Cursor, Cursor) {
     let mut requests = vec![];
     let mut middle = None;
     for number in 0..RUNS {
-        workshop.host.advance_ms(1);
-        let op = workshop.new_run(None);
-        let (run, now) = (RunRef::of(&op), workshop.now());
+        process.host.advance_ms(1);
+        let op = process.new_run(None);
+        let (run, now) = (RunRef::of(&op), process.now());
         if number == RUNS / 2 {
             let at = |id: String| Cursor { created_at_us: now.as_microsecond(), id };
             middle = Some((at(run.session.to_string()), at(run.run_id.to_string())));
         }
-        let turn = workshop.mint.command(&run, CommandType::Turn, "do it", None, now);
+        let turn = process.mint.command(&run, CommandType::Turn, "do it", None, now);
         let cancel = CancelCommandOp {
             command_id: turn.command.command_id,
             by: "test".into(),
@@ -53,7 +53,7 @@ async fn fill(workshop: &mut Workshop) -> (Cursor, Cursor) {
     }
     let submit = |of_run| async {
         for request in of_run {
-            workshop.lanes.submit(request).await?;
+            process.lanes.submit(request).await?;
         }
         Ok::<_, ostler_store::lane::LaneError>(())
     };
@@ -72,14 +72,14 @@ fn assert_walked(plan: &[String], index: &str) {
 }
 
 #[both_engines]
-async fn a_page_of_some_states_is_walked_in_order_and_not_sorted(place: Place) {
-    let mut workshop = Workshop::open(&place).await;
-    let (session, run) = fill(&mut workshop).await;
-    if place.engine() == Engine::Postgres {
+async fn a_page_of_some_states_is_walked_in_order_and_not_sorted(test_store: TestStore) {
+    let mut process = StoreProcess::open(&test_store).await;
+    let (session, run) = fill(&mut process).await;
+    if test_store.engine() == Engine::Postgres {
         // As its own daemon would, sooner or later.
-        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+        PgConnection::connect(&test_store.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
     }
-    let db = &workshop.db;
+    let db = &process.db;
     let every_state = [
         vec![RunState::Cancelled],
         vec![RunState::Waiting, RunState::Running],

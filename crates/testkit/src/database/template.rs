@@ -30,7 +30,7 @@ impl Database {
     }
 }
 
-/// A template is never changed, so its name says which migrations it has.
+/// A template is never changed, so its name contains the version of its migrations.
 fn template_name() -> String {
     let mut digest = Sha256::new();
     for migration in migrate::POSTGRES {

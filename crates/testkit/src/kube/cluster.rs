@@ -101,12 +101,17 @@ impl KubeCluster {
     pub fn start_node(&self, images: &[(&str, &Path)]) -> Result<Kubelet, String> {
         let kubeconfig = match self {
             Self::Own(api) => api.kubelet_kubeconfig(),
-            Self::Named(cluster) => {
-                cluster.provide_volumes();
-                cluster.kubeconfig.clone()
-            }
+            Self::Named(cluster) => cluster.kubeconfig.clone(),
         };
+        self.provide_volumes();
         Kubelet::start(&kubeconfig, self.directory(), self.node(), images)
+    }
+
+    /// Provides volumes for the claims of the namespace from now on, as a provisioner does. The test kit's own cluster has one.
+    pub fn provide_volumes(&self) {
+        if let Self::Named(cluster) = self {
+            cluster.provide_volumes();
+        }
     }
 
     pub fn object(&self, resource: &str, name: &str) -> Option<Value> {

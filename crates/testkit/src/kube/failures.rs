@@ -33,23 +33,23 @@ impl ApiFailure {
         Self::new(code, reason, message, details)
     }
 
-    pub fn not_found(resource: &ApiResource, name: &str) -> Self {
+    pub(super) fn not_found(resource: &ApiResource, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource.qualified(resource.plural));
         Self::of(404, "NotFound", resource, name, message)
     }
 
-    pub fn no_such_path() -> Self {
+    pub(super) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource".to_owned();
         Self::new(404, "NotFound", message, json!({}))
     }
 
-    pub fn already_exists(resource: &ApiResource, name: &str) -> Self {
+    pub(super) fn already_exists(resource: &ApiResource, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", resource.qualified(resource.plural));
         Self::of(409, "AlreadyExists", resource, name, message)
     }
 
     /// The object was changed since the version that the request names.
-    pub fn conflict(resource: &ApiResource, name: &str) -> Self {
+    pub(super) fn conflict(resource: &ApiResource, name: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{name}\": the object has been modified; please apply your changes \
              to the latest version and try again",
@@ -59,7 +59,7 @@ impl ApiFailure {
     }
 
     /// The object is another one of the same name.
-    pub fn wrong_uid(resource: &ApiResource, name: &str, expected: &str, found: &str) -> Self {
+    pub(super) fn wrong_uid(resource: &ApiResource, name: &str, expected: &str, found: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{name}\": the UID in the precondition ({expected}) does not match \
              the UID in record ({found}). The object might have been deleted and then recreated",
@@ -69,7 +69,7 @@ impl ApiFailure {
     }
 
     /// Fields that other managers own have other values. Each row: the manager and the field.
-    pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
+    pub(super) fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let listed: Vec<String> =
             conflicts.iter().map(|(by, field)| format!("conflict with \"{by}\": {field}")).collect();
         let plural = if conflicts.len() == 1 { "" } else { "s" };
@@ -84,7 +84,7 @@ impl ApiFailure {
     }
 
     /// `problem` as the real server words it: `Required value`, `Invalid value: "x": must be …`.
-    pub fn invalid(resource: &ApiResource, name: &str, field: &str, problem: &str) -> Self {
+    pub(super) fn invalid(resource: &ApiResource, name: &str, field: &str, problem: &str) -> Self {
         let reason = match problem {
             problem if problem.starts_with("Required") => "FieldValueRequired",
             problem if problem.starts_with("Forbidden") => "FieldValueForbidden",
@@ -97,7 +97,7 @@ impl ApiFailure {
         failure
     }
 
-    pub fn no_field_manager() -> Self {
+    pub(super) fn no_field_manager() -> Self {
         let problem = "Required value: is required for apply patch";
         let cause = json!({"reason": "FieldValueRequired", "message": problem, "field": "fieldManager"});
         let message = format!("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: {problem}");
@@ -105,15 +105,15 @@ impl ApiFailure {
         Self::new(422, "Invalid", message, details)
     }
 
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message.into(), Value::Null)
     }
 
-    pub fn unauthorized() -> Self {
+    pub(super) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized".to_owned(), Value::Null)
     }
 
-    pub fn forbidden(
+    pub(super) fn forbidden(
         user: &str,
         verb: &str,
         counted_as: &str,
@@ -135,23 +135,33 @@ impl ApiFailure {
         Self::new(403, "Forbidden", message, details)
     }
 
-    pub fn method_not_allowed() -> Self {
+    /// A namespace with a quota of one object of the kind.
+    pub(super) fn quota_exceeded(resource: &ApiResource, name: &str) -> Self {
+        let counted = resource.qualified(resource.plural);
+        let message = format!(
+            "{counted} \"{name}\" is forbidden: exceeded quota: objects, requested: count/{counted}=1, used: count/{counted}=1, \
+             limited: count/{counted}=1"
+        );
+        Self::of(403, "Forbidden", resource, name, message)
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource".to_owned();
         Self::new(405, "MethodNotAllowed", message, json!({}))
     }
 
-    pub fn unsupported_media_type() -> Self {
+    pub(super) fn unsupported_media_type() -> Self {
         Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type".to_owned(), json!({}))
     }
 
     /// A watch from a version that was compacted.
-    pub fn too_old(requested: u64, oldest: u64) -> Self {
+    pub(super) fn too_old(requested: u64, oldest: u64) -> Self {
         let message = format!("too old resource version: {requested} ({oldest})");
         Self::new(410, "Expired", message, Value::Null)
     }
 
     /// A list that is continued after its snapshot was compacted.
-    pub fn expired_list(continues: String) -> Self {
+    pub(super) fn expired_list(continues: String) -> Self {
         let message =
             "The provided continue parameter is too old to display a consistent list result. You can start a new \
                        list without the continue parameter, or use the continue token in this response to retrieve the \
@@ -160,16 +170,16 @@ impl ApiFailure {
         Self { continues: Some(continues), ..Self::new(410, "Expired", message, Value::Null) }
     }
 
-    pub fn too_many_requests(retry_after_s: u32) -> Self {
+    pub(super) fn too_many_requests(retry_after_s: u32) -> Self {
         let message = "Too many requests, please try again later.".to_owned();
         Self::new(429, "TooManyRequests", message, json!({"retryAfterSeconds": retry_after_s}))
     }
 
-    pub fn internal(message: impl Into<String>) -> Self {
+    pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "InternalError", message.into(), json!({}))
     }
 
-    pub fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code
@@ -183,7 +193,7 @@ impl ApiFailure {
         status
     }
 
-    pub fn to_response(&self) -> Response {
+    pub(super) fn to_response(&self) -> Response {
         let mut response = json_response(self.code, &self.to_json());
         if let Some(seconds) = self.details.get("retryAfterSeconds").and_then(Value::as_u64) {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());

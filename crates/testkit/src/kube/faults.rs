@@ -8,6 +8,8 @@ use std::time::Duration;
 pub enum KubeFault {
     /// 429 with `Retry-After`. The request is not executed.
     TooManyRequests { retry_after_s: u32 },
+    /// 403, as for an object that exceeds a ResourceQuota. The request is not executed.
+    QuotaExceeded,
     /// 500. The request is not executed.
     InternalError,
     /// The connection is cut. The request is not executed.
@@ -16,7 +18,7 @@ pub enum KubeFault {
     LostAnswer,
     /// The request waits for this long before it is executed.
     Delay(Duration),
-    /// 410: the watch starts, and its first event says that its version is too old.
+    /// 410: the watch starts, and its first event reports that its version is too old.
     Expired,
 }
 
@@ -40,22 +42,22 @@ pub(super) struct FaultPlan {
 }
 
 impl FaultPlan {
-    pub fn arm(&mut self, fault: KubeFault, verb: &str, resource: &str, times: u32) {
+    pub(super) fn arm(&mut self, fault: KubeFault, verb: &str, resource: &str, times: u32) {
         self.armed.push(ArmedFault { fault, verb: verb.to_owned(), resource: resource.to_owned(), left: times });
     }
 
-    pub fn heal(&mut self) {
+    pub(super) fn heal(&mut self) {
         self.armed.clear();
         self.denied.clear();
     }
 
     /// How many requests armed faults still wait for.
-    pub fn waiting(&self) -> u32 {
+    pub(super) fn waiting(&self) -> u32 {
         self.armed.iter().map(|armed| armed.left).sum()
     }
 
     /// The fault of the next request of this kind, which uses it up.
-    pub fn take(&mut self, verb: &str, resource: &str) -> Option<KubeFault> {
+    pub(super) fn take(&mut self, verb: &str, resource: &str) -> Option<KubeFault> {
         let matches = |pattern: &str, actual: &str| pattern == ANY || pattern == actual;
         let is_for = |armed: &&mut ArmedFault| {
             armed.left > 0 && matches(&armed.verb, verb) && matches(&armed.resource, resource)
@@ -65,23 +67,23 @@ impl FaultPlan {
         Some(armed.fault.clone())
     }
 
-    pub fn deny(&mut self, verb: &str, resource: &str) {
+    pub(super) fn deny(&mut self, verb: &str, resource: &str) {
         self.denied.insert((verb.to_owned(), resource.to_owned()));
     }
 
-    pub fn is_denied(&self, verb: &str, resource: &str) -> bool {
+    pub(super) fn is_denied(&self, verb: &str, resource: &str) -> bool {
         [verb, ANY].iter().any(|verb| self.denied.contains(&((*verb).to_owned(), resource.to_owned())))
     }
 
-    pub fn count(&mut self, verb: &str, resource: &str) {
+    pub(super) fn count(&mut self, verb: &str, resource: &str) {
         *self.calls.entry((verb.to_owned(), resource.to_owned())).or_default() += 1;
     }
 
-    pub fn calls(&self) -> BTreeMap<(String, String), u64> {
+    pub(super) fn calls(&self) -> BTreeMap<(String, String), u64> {
         self.calls.clone()
     }
 
-    pub fn reset_calls(&mut self) {
+    pub(super) fn reset_calls(&mut self) {
         self.calls.clear();
     }
 }

@@ -126,7 +126,7 @@ fn has_key(element: &Value, key: &str) -> bool {
 }
 
 /// A path as messages show it: `.data.k`, `.spec.containers[name="m"].image`.
-pub(super) fn shown(path: &[String]) -> String {
+pub(super) fn path_text(path: &[String]) -> String {
     let mut text = String::new();
     for step in path {
         match step.split_once(':') {
@@ -188,7 +188,7 @@ mod tests {
         });
         let paths = paths_of(&object);
         assert_eq!(from_fields_v1(&to_fields_v1(&paths)), paths);
-        let shown: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+        let shown: Vec<String> = paths.iter().map(|path| path_text(path)).collect();
         assert_eq!(
             shown,
             [

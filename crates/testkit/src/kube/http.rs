@@ -69,6 +69,10 @@ pub(super) async fn handle(shared: Arc<KubeShared>, request: hyper::Request<Inco
         Some(KubeFault::TooManyRequests { retry_after_s }) => {
             return Ok(ApiFailure::too_many_requests(*retry_after_s).to_response());
         }
+        Some(KubeFault::QuotaExceeded) => {
+            let name = target.name.as_deref().unwrap_or_default();
+            return Ok(ApiFailure::quota_exceeded(target.resource, name).to_response());
+        }
         Some(KubeFault::InternalError) => {
             return Ok(ApiFailure::internal("Internal error occurred: a fault of the test kit").to_response());
         }
@@ -163,8 +167,25 @@ async fn respond(shared: &Arc<KubeShared>, call: ApiCall, expires_at_once: bool)
     if matches!(call.verb, "get" | "list") {
         return read(&shared.lock().store, &call);
     }
+    check_secret_name(shared, &call)?;
     let (code, object) = shared.change(|state| write(&mut state.store, &call))?;
     Ok(json_response(code, &object))
+}
+
+/// Refuses the server's account what the admission policy of its installation does.
+fn check_secret_name(shared: &KubeShared, call: &ApiCall) -> Result<(), ApiFailure> {
+    let target = &call.target;
+    if call.user != KubeUser::Server || target.resource.plural != "secrets" {
+        return Ok(());
+    }
+    let name = match &target.name {
+        Some(name) => name.clone(),
+        None => call.json()?["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+    };
+    if shared.lock().secret_names.allow(&name) {
+        return Ok(());
+    }
+    Err(ApiFailure::forbidden(SERVER_ACCOUNT, call.verb, "secrets", "", target.namespace.as_deref(), &name))
 }
 
 fn read(store: &KubeStore, call: &ApiCall) -> Result<Response, ApiFailure> {

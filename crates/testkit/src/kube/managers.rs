@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::failures::ApiFailure;
-use super::fields::{FieldPath, from_fields_v1, paths_of, remove_at, shown, to_fields_v1, value_at};
+use super::fields::{FieldPath, from_fields_v1, path_text, paths_of, remove_at, to_fields_v1, value_at};
 use super::patch::merge_applied;
 
 /// Who writes, and through which subresource.
@@ -117,7 +117,7 @@ pub(super) fn apply(
         if force {
             row.paths.retain(|path| !in_conflict.contains(path));
         } else {
-            conflicts.extend(in_conflict.iter().map(|path| (row.manager.clone(), shown(path))));
+            conflicts.extend(in_conflict.iter().map(|path| (row.manager.clone(), path_text(path))));
         }
     }
     if !conflicts.is_empty() {

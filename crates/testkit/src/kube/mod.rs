@@ -39,6 +39,7 @@ pub use cluster::{KubeCluster, NamedCluster};
 pub use faults::{ANY, KubeFault};
 
 pub use access::NAMESPACE;
+use access::SecretNames;
 use http::{CLIENT_TOKEN, KUBELET_TOKEN, SERVER_TOKEN};
 use patch::merge_strategic;
 use serve::ApiListener;
@@ -94,7 +95,7 @@ impl KubeApi {
     }
 
     /// The kubeconfig of the account that `deploy/kubernetes` gives a server. Its calls are counted and disturbed as the client's, and
-    /// those that its role does not grant are refused.
+    /// those that its role does not grant or the policy of Secrets' names does not allow are refused.
     pub fn server_kubeconfig(&self) -> PathBuf {
         self.directory.path().join("server")
     }
@@ -169,6 +170,12 @@ impl KubeApi {
     /// Forbids the client and the server's account a verb on a resource: 403, and `allowed: false` in access reviews.
     pub fn deny(&self, verb: &str, resource: &str) {
         self.shared.lock().faults.deny(verb, resource);
+    }
+
+    /// Limits the Secrets that the server's account may write to those of this admission policy. Before, the policy of
+    /// `deploy/kubernetes/base` applies.
+    pub fn limit_secret_names(&self, policy: &str) {
+        self.shared.lock().secret_names = SecretNames::of_policy(policy);
     }
 
     /// Ends armed faults, forbidden access and the cut-off.

@@ -59,7 +59,7 @@ const VERSION: &str = "v1";
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 impl ApiResource {
-    pub fn api_version(&self) -> String {
+    pub(super) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 
@@ -80,7 +80,7 @@ pub(super) struct ApiTarget {
 
 impl ApiTarget {
     /// `None` if the server has no such resource.
-    pub fn parse(path: &str) -> Option<Self> {
+    pub(super) fn parse(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, rest) = match parts.as_slice() {
             ["api", VERSION, rest @ ..] => ("", rest),
@@ -108,7 +108,7 @@ impl ApiTarget {
     }
 
     /// How calls are counted: `pods`, `pods/log`.
-    pub fn counted_as(&self) -> String {
+    pub(super) fn counted_as(&self) -> String {
         match &self.subresource {
             Some(subresource) => format!("{}/{subresource}", self.resource.plural),
             None => self.resource.plural.to_owned(),
@@ -124,7 +124,7 @@ pub(super) fn by_plural(plural: &str) -> Option<&'static ApiResource> {
     ALL.iter().copied().find(|resource| resource.plural == plural)
 }
 
-/// What the server says of itself under this path. `None` if the path is not one of discovery.
+/// What the server reports of itself under this path. `None` if the path is not one of discovery.
 pub(super) fn discovery(path: &str) -> Option<Value> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {

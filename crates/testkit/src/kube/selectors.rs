@@ -23,17 +23,17 @@ enum LabelTerm {
 }
 
 impl ObjectSelector {
-    pub fn parse(resource: &ApiResource, labels: &str, fields: &str) -> Result<Self, ApiFailure> {
+    pub(super) fn parse(resource: &ApiResource, labels: &str, fields: &str) -> Result<Self, ApiFailure> {
         let labels = split_terms(labels).into_iter().map(label_term).collect::<Result<_, _>>()?;
         let fields = fields.split(',').filter(|term| !term.is_empty()).map(|term| field_term(resource, term));
         Ok(Self { labels, fields: fields.collect::<Result<_, _>>()? })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(super) fn matches(&self, object: &Value) -> bool {
         let label = |key: &str| object["metadata"]["labels"][key].as_str();
         let by_labels = self.labels.iter().all(|term| match term {
             LabelTerm::In(key, values) => label(key).is_some_and(|value| values.iter().any(|one| one == value)),

@@ -25,7 +25,7 @@ pub(super) struct ApiListener {
 
 impl ApiListener {
     /// Listens on this address; port 0 picks a free one. Returns the address that it has.
-    pub fn start(shared: Arc<KubeShared>, address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
+    pub(super) fn start(shared: Arc<KubeShared>, address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;

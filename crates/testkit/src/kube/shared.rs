@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::access::SecretNames;
 use super::faults::FaultPlan;
 use super::store::KubeStore;
 
@@ -24,6 +25,7 @@ pub(super) enum KubeUser {
 pub(super) struct KubeState {
     pub store: KubeStore,
     pub faults: FaultPlan,
+    pub secret_names: SecretNames,
     /// How often all open watches were ended.
     pub watches_ended: u64,
     /// How often all open watches were expired.
@@ -41,7 +43,7 @@ pub(super) struct KubeShared {
 }
 
 impl KubeShared {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             state: Mutex::default(),
             changes: watch::Sender::new(0),
@@ -52,26 +54,26 @@ impl KubeShared {
     }
 
     /// For reading, or for changes that concern no watch.
-    pub fn lock(&self) -> MutexGuard<'_, KubeState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, KubeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, and wakes watches and controllers.
-    pub fn change<T>(&self, change: impl FnOnce(&mut KubeState) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut KubeState) -> T) -> T {
         let changed = change(&mut self.lock());
         self.changes.send_modify(|count| *count += 1);
         changed
     }
 
-    pub fn cut_connections(&self) {
+    pub(super) fn cut_connections(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
 
-    pub fn bookmark_interval(&self) -> Duration {
+    pub(super) fn bookmark_interval(&self) -> Duration {
         Duration::from_micros(self.bookmark_us.load(Ordering::SeqCst))
     }
 
-    pub fn set_bookmark_interval(&self, interval: Duration) {
+    pub(super) fn set_bookmark_interval(&self, interval: Duration) {
         self.bookmark_us.store(micros(interval), Ordering::SeqCst);
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct ObjectKey {
 }
 
 impl ObjectKey {
-    pub fn new(resource: &ApiResource, namespace: &str, name: &str) -> Self {
+    pub(super) fn new(resource: &ApiResource, namespace: &str, name: &str) -> Self {
         Self { plural: resource.plural, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
@@ -53,35 +53,35 @@ pub(super) struct KubeStore {
 }
 
 impl KubeStore {
-    pub fn revision(&self) -> u64 {
+    pub(super) fn revision(&self) -> u64 {
         self.revision
     }
 
-    pub fn compacted(&self) -> u64 {
+    pub(super) fn compacted(&self) -> u64 {
         self.compacted
     }
 
     #[expect(clippy::disallowed_methods, reason = "the cluster's own clock; its processes run in real time")]
-    pub fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         Timestamp::now().checked_add(self.ahead).unwrap_or(Timestamp::MAX)
     }
 
     /// The time as objects carry it, in whole seconds.
-    pub fn now_text(&self) -> String {
+    pub(super) fn now_text(&self) -> String {
         time_text(self.now())
     }
 
     /// Moves the cluster's clock forward: deadlines and times to live pass.
-    pub fn advance(&mut self, by: SignedDuration) {
+    pub(super) fn advance(&mut self, by: SignedDuration) {
         self.ahead = self.ahead.saturating_add(by);
     }
 
-    pub fn get(&self, key: &ObjectKey) -> Option<&Arc<Value>> {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Arc<Value>> {
         self.objects.get(key)
     }
 
     /// The objects of a resource in the order of their names. Without a namespace: those of all namespaces.
-    pub fn list<'a>(
+    pub(super) fn list<'a>(
         &'a self,
         resource: &ApiResource,
         namespace: Option<&'a str>,
@@ -94,7 +94,7 @@ impl KubeStore {
     }
 
     /// The objects of a resource as they were at a revision, which must not have been compacted.
-    pub fn list_at(&self, resource: &ApiResource, revision: u64) -> BTreeMap<ObjectKey, Arc<Value>> {
+    pub(super) fn list_at(&self, resource: &ApiResource, revision: u64) -> BTreeMap<ObjectKey, Arc<Value>> {
         let mut objects: BTreeMap<_, _> =
             self.list(resource, None).map(|(key, object)| (key.clone(), object.clone())).collect();
         let newer = self.history.iter().rev().take_while(|change| change.revision > revision);
@@ -108,13 +108,13 @@ impl KubeStore {
     }
 
     /// The changes after a revision, oldest first.
-    pub fn changes_after(&self, revision: u64) -> impl Iterator<Item = &ObjectChange> {
+    pub(super) fn changes_after(&self, revision: u64) -> impl Iterator<Item = &ObjectChange> {
         let from = self.history.partition_point(|change| change.revision <= revision);
         self.history.range(from..)
     }
 
     /// Creates or replaces an object under the next revision.
-    pub fn put(&mut self, key: ObjectKey, mut object: Value) -> Arc<Value> {
+    pub(super) fn put(&mut self, key: ObjectKey, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let object = Arc::new(object);
@@ -124,7 +124,7 @@ impl KubeStore {
     }
 
     /// Deletes an object. Returns its last state, under the revision of the deletion.
-    pub fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Value>> {
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Value>> {
         let before = self.objects.remove(key)?;
         self.revision += 1;
         let last = at_revision(&before, self.revision);
@@ -133,12 +133,12 @@ impl KubeStore {
     }
 
     /// Counts a change that concerns no object, as other writers of a cluster cause them all the time.
-    pub fn skip_revision(&mut self) {
+    pub(super) fn skip_revision(&mut self) {
         self.revision += 1;
     }
 
     /// Forgets every change up to now: older watches and lists expire.
-    pub fn compact(&mut self) {
+    pub(super) fn compact(&mut self) {
         self.history.clear();
         self.compacted = self.revision;
     }
@@ -153,13 +153,13 @@ impl KubeStore {
     }
 
     /// A new unique id. Its digits are not random, so that tests repeat.
-    pub fn next_uid(&mut self) -> String {
+    pub(super) fn next_uid(&mut self) -> String {
         let mixed = self.next_number();
         format!("{:08x}-{:04x}-4000-8000-{:012x}", mixed >> 32, (mixed >> 16) & 0xFFFF, self.generated)
     }
 
     /// The end of a generated name.
-    pub fn next_suffix(&mut self) -> String {
+    pub(super) fn next_suffix(&mut self) -> String {
         let mut mixed = self.next_number();
         let base = SUFFIX_ALPHABET.len() as u64;
         let mut next = || {

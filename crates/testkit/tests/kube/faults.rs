@@ -160,14 +160,16 @@ async fn the_account_of_a_server_is_refused_what_its_role_does_not_grant() {
     let api = KubeApi::start().unwrap();
     let client = client(&api.server_kubeconfig()).await.unwrap();
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    secrets.create(&PostParams::default(), &secret("a", "x")).await.unwrap();
+    secrets.create(&PostParams::default(), &secret("ostler-run-a", "x")).await.unwrap();
     let forbidden = (403, "Forbidden".to_owned());
+    let foreign = secrets.create(&PostParams::default(), &secret("ostler-keys", "x")).await;
+    assert_eq!(refusal(foreign), forbidden, "the policy of Secrets' names");
     assert_eq!(refusal(secrets.list(&ListParams::default()).await), forbidden);
     let elsewhere: Api<Secret> = Api::namespaced(client.clone(), "other");
     assert_eq!(refusal(elsewhere.get("a").await), forbidden, "a role is one of its namespace");
     let classes: Api<StorageClass> = Api::all(client);
     assert_eq!(refusal(classes.list(&ListParams::default()).await), forbidden, "classes are outside of namespaces");
-    assert_eq!((api.count("create", "secrets"), api.count("list", "secrets")), (1, 1), "refused calls count");
+    assert_eq!((api.count("create", "secrets"), api.count("list", "secrets")), (2, 1), "refused calls count");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! `OSTLER_TEST_KUBECONFIG` names instead, if it is set: what passes on both is what the test kit may claim. Tests of
 //! faults and of the kubelet need the test kit's own server.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
 mod applying;
 mod faults;

@@ -31,7 +31,7 @@ apt download nats-server >&2
 dpkg-deb -x nats-server_*.deb \"$1\"
 ";
 
-pub fn find_or_install() -> Result<Peer, String> {
+pub(crate) fn find_or_install() -> Result<Peer, String> {
     let on_path = find_on_path("nats-server").and_then(|server| Some((version_of(&server)?, server)));
     if let Some((version, server)) = on_path.filter(|(version, _)| is_new_enough(version)) {
         return Ok(Peer::new(version, [("server", &server)]));

@@ -248,7 +248,7 @@ impl ApplyReport<'_> {
         if self.output.is_text() { Ok(()) } else { self.output.try_many(&self.objects, String::new) }
     }
 
-    /// Names the object that could not be applied, and says that the others before it were.
+    /// Names the object that could not be applied, and reports that the ones before it were.
     fn stopped(&self, object: &AppliedObject, failure: Failure) -> Failure {
         let message = format!("{}: {}", object.title(), failure.message);
         let failure = Failure { message, ..failure };

@@ -301,7 +301,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
     ]
 }
 
-/// How many migrations were applied, and the latest. If its number is larger than the count, a remark says that numbers may be skipped.
+/// How many migrations were applied, and the latest. If its number is larger than the count, a remark explains that numbers may be skipped.
 fn latest_migration(applied: &[String]) -> String {
     let Some(id) = applied.last() else { return String::new() };
     let number = id.split('_').next().and_then(|number| number.parse::<usize>().ok());

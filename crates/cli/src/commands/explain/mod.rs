@@ -22,7 +22,7 @@ use crate::{
 
 /// Explain the fields of a manifest, of the file of `apply`, or of a profile's config
 ///
-/// Without a path it lists the formats. In a path, the items of a list need no number, and any word stands for a name of your
+/// Without a path it lists the formats. In a path, the items of a list need no number, and any word matches a name of your
 /// choice. The end of a field's name is enough: `scopes` means `permission_scopes`. Works without a server.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler explain\n  ostler explain manifest\n  ostler explain manifest.scopes\n  \

@@ -61,7 +61,7 @@ pub(crate) fn format_of(path: &str) -> Result<(&'static ExplainedFormat, Vec<&st
     let found = FORMATS.iter().find(is_named).ok_or_else(|| {
         let meant = similar(word, FORMATS.iter().map(|format| format.name));
         let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-        let message = format!("there is nothing called {:?} to explain{meant}", line(word, 60));
+        let message = format!("there is no {:?} to explain{meant}", line(word, 60));
         errors::usage(
             message,
             "`ostler explain` lists what can be explained; `ostler COMMAND --help` explains commands",
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn an_unknown_path_is_answered_with_the_similar_one() {
         for (path, message) in [
-            ("manifst", "there is nothing called \"manifst\" to explain; did you mean manifest?"),
-            ("frobnicate", "there is nothing called \"frobnicate\" to explain"),
+            ("manifst", "there is no \"manifst\" to explain; did you mean manifest?"),
+            ("frobnicate", "there is no \"frobnicate\" to explain"),
             ("manifest.tols", "manifest has no field \"tols\"; did you mean manifest.tools?"),
             ("manifest.tools.nmae", "manifest.tools has no field \"nmae\"; did you mean manifest.tools.name?"),
             ("manifest.zzz", "manifest has no field \"zzz\""),

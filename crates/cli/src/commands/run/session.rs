@@ -51,7 +51,7 @@ async fn with_tenants(client: &Client, failure: Failure) -> Failure {
     errors::with_hint(failure, hint)
 }
 
-/// If the active run cannot take the request: a hint that says why. Only what was requested explicitly has to match.
+/// If the active run cannot take the request: a hint with the reason. Only what was requested explicitly has to match.
 fn mismatch(run: &Run, request: &CreateRun) -> Option<String> {
     let id = run.run_id;
     if run.unfinished_commands > 0 || run.cancel_requested_at.is_some() {

@@ -11,7 +11,7 @@ use ostler_protocol::{
     kernel::{
         events::{EventType, EventView},
         liveness::Phase,
-        permissions::{AskPermission, Asked},
+        permissions::{AskPermission, ParsedPermission},
         results::RunResult,
         runs::{Cancel, Run},
         sessions::ReadSession,
@@ -227,7 +227,7 @@ impl RunTurn<'_> {
         self.screen.show(pieces);
         match event.event_type {
             EventType::PermissionRequest if is_ours && self.questions.is_possible() => {
-                if let Asked::Well(ask) = AskPermission::read(&event.payload) {
+                if let ParsedPermission::Valid(ask) = AskPermission::read(&event.payload) {
                     self.questions.add(ask);
                 }
             }

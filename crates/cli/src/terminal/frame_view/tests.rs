@@ -260,7 +260,7 @@ fn a_refused_vote_names_who_may_vote() {
         printed(view, &[refused("designated_mismatch", "client_aaaaaaaa11111111")]),
         "a vote by client_11111111 was refused: only client_89abcdef may vote here, because it sent the prompt\n"
     );
-    assert_eq!(printed(view, &[refused("designated_mismatch", "client_me")]), "", "the response says it");
+    assert_eq!(printed(view, &[refused("designated_mismatch", "client_me")]), "", "the response reports it");
     assert_eq!(
         view.designated_voter("r").as_deref(),
         Some("only client_89abcdef may vote here, because it sent the prompt")

@@ -119,7 +119,7 @@ fn only_what_differs_is_changed(engine: Engine) {
     let changed = objects(changed);
     assert_eq!((&changed[0]["changes"], &changed[0]["credentialRemoved"]), (&json!(["config"]), &Value::Null));
     assert_eq!(stdout_of(apply(&home, &[])), "profile model unchanged\nagent reader unchanged\n");
-    // A file that does not give the key again removes it, and says so.
+    // A file that does not give the key again removes it, and the output reports that.
     write(&home, "etc/conf/model.toml", &model(3));
     let without =
         FILE.replace("credential_env = \"MODEL_KEY\"\n", "").replace("profile = \"model\"", "profile = \"scripted\"");

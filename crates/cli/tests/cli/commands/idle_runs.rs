@@ -98,7 +98,7 @@ fn a_run_without_a_command_is_not_shown_as_ended() {
     let server = home.serve();
     let mut http = Http::new(&server);
     let run = http.post("/api/v1/runs", &run_request()).good();
-    // As docs/cli.md says: only reads have the state for people.
+    // As in docs/cli.md: only reads have the state for people.
     let found = http.get(&format!("/api/v1/runs/{}", run["runId"].as_str().unwrap())).good();
     assert_eq!((&run["state"], &found["state"]), (&Value::Null, &json!("waiting")), "{run} {found}");
     let shown = home.cli(Some(&server), &["result", run["runId"].as_str().unwrap()]);
@@ -165,7 +165,7 @@ fn a_profile_is_ready_in_every_list_or_in_none() {
         let table = stdout_of(home.cli(Some(&server), &[noun, "list"]));
         assert!(table.contains("external profile; "), "{table}");
     }
-    // A run of it says which runner it waits for.
+    // A run of it names the runner that it waits for.
     let run_id = run(&home, &server, &["--profile", "my-agent", "--detach", "hi"]);
     let result = String::from_utf8(home.cli(Some(&server), &["result", &run_id]).stdout).unwrap();
     assert!(result.starts_with("waiting for a runner that claims profile my-agent\n"), "{result}");

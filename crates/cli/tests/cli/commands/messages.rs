@@ -1,4 +1,4 @@
-//! Messages that a newcomer meets first: each says what happened and what to do, in lines that can be copied.
+//! Messages that a newcomer meets first: each has what happened and what to do, in lines that can be copied.
 
 use crate::fixtures::{
     process::{Server, eventually, stdout_of},

@@ -106,7 +106,10 @@ fn a_profile_can_have_a_model_catalog() {
     };
     let (key, config) = (file("key", "k-0123456789abcdef"), file("config.toml", "model = \"m\"\n"));
     let set = ["profiles", "set", "dsflash-go", "--key-file", &key, "--config", &config];
-    assert!(stdout_of(home.cli(Some(&server), &set)).contains("--model-catalog FILE"), "it says what is missing");
+    assert!(
+        stdout_of(home.cli(Some(&server), &set)).contains("--model-catalog FILE"),
+        "the output names what is missing"
+    );
     let catalog = file("catalog.json", "{\"models\": []}");
     stdout_of(home.cli(Some(&server), &[&set[..], &["--model-catalog", &catalog]].concat()));
     let shown = stdout_of(home.cli(Some(&server), &["profiles", "show", "dsflash-go", "-o", "json"]));

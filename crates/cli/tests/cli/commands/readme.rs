@@ -59,7 +59,7 @@ fn the_readme_shows_the_real_consent_screen() {
     let masked = |text: &str| ids.replace_all(text, "${1}_ID").into_owned();
     let (printed, shown) = (masked(&ended.screen), masked(shown));
     let mut lines = printed.lines();
-    // `…` stands for any number of lines.
+    // `…` matches any number of lines.
     for line in shown.lines().map(str::trim_end).filter(|line| !line.is_empty() && *line != "…") {
         assert!(lines.any(|printed| printed == line), "{line:?} is not, or not in this place, in\n{printed}");
     }

@@ -11,7 +11,7 @@ use crate::fixtures::{
 };
 
 /// Commits a file, and returns the commit.
-pub fn commit(repository: &Path, file: &str, text: &str) -> String {
+pub(crate) fn commit(repository: &Path, file: &str, text: &str) -> String {
     let git = |arguments: &[&str]| {
         let author = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
         let output = Command::new("git").args(author).args(arguments).current_dir(repository).output().unwrap();
@@ -30,7 +30,7 @@ pub fn commit(repository: &Path, file: &str, text: &str) -> String {
 }
 
 /// The field of a run that places `skills` of the repository.
-pub fn bundle(repository: &Path) -> Value {
+pub(crate) fn bundle(repository: &Path) -> Value {
     let url = format!("file://{}", repository.display());
     json!({"resourceBundleRef": {"kind": "gitbundle", "repoUrl": url, "ref": "main",
         "bundles": [{"subpath": "skills", "targetPath": ".agents/skills"}]}})

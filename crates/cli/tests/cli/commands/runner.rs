@@ -6,7 +6,6 @@ use std::{
     fs,
     io::Read,
     net::TcpListener,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -286,15 +285,7 @@ fn a_runners_token_is_valid_for_its_own_run_while_its_job_runs(engine: Engine) {
 
 /// A server with TLS, whose certificate is the file `web.crt`.
 fn serve_with_tls(home: &mut TestHome) -> Server {
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=ostler", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "web.key", "-out", "web.crt"])
-        .current_dir(home.path(""))
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
-    home.flags = ["--tls-cert", "web.crt", "--tls-key", "web.key"].map(String::from).to_vec();
+    home.use_tls();
     let server = home.serve();
     assert!(server.url().starts_with("https://"), "{}", server.url());
     server
@@ -328,8 +319,11 @@ fn a_runner_trusts_the_authority_that_its_environment_names() {
     let mut runner = with_ca(&["runner"]);
     runner.env("AGENTRUN_MANAGER_URL", server.url()).env("AGENTRUN_RUN_ID", &run_id).env_remove("OSTLER_SERVER");
     runner.env("AGENTRUN_RUNNER_ID", "pod-1").env("AGENTRUN_RUNNER_ONE_SHOT", "true");
+    runner.env("AGENTRUN_CODEX_ARGS", "--help").env("AGENTRUN_RUNNER_POLL_INTERVAL_MS", "500");
     let output = runner.output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(log.matches("accepted for compatibility, without effect").count(), 1, "{log}");
     let result = stdout_of(with_ca(&["result", &run_id, "-o", "json"]).output().unwrap());
     let result: Value = serde_json::from_str(&result).unwrap();
     assert_eq!((&result["state"], &result["reply"]), (&json!("completed"), &json!("say hello")));

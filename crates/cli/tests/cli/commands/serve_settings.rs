@@ -194,7 +194,7 @@ fn a_server_that_every_client_could_use_without_a_token_does_not_start() {
         assert!(printed.contains(expected), "{flags:?}: {printed}");
     }
     let refused_variables: &[(&[(&str, &str)], &str)] = &[
-        (&[("OSTLER_SERVER__OPEN_LOOPBACK", "true"), ("OSTLER_SERVER__REQUIRE_AUTH", "true")], "choose one"),
+        (&[("OSTLER_SERVER__OPEN_LOOPBACK", "true"), ("OSTLER_SERVER__REQUIRE_AUTH", "true")], "set one"),
         (&[("OSTLER_SERVER__ALLOW_ORIGINS", "*")], "add --require-auth, or name the origins"),
         (&[("QWEN_SERVER_TOKEN", "short")], "QWEN_SERVER_TOKEN must be a token of 16 to"),
     ];

@@ -11,21 +11,21 @@
 //! | `<!-- prepare: COMMANDS -->` | run these commands, which readers do not need |
 
 #[derive(Debug, PartialEq)]
-pub enum Mark {
+pub(crate) enum Mark {
     Run { is_compared: bool },
     NotRun,
     File(String),
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Part {
+pub(crate) enum Part {
     Server(Vec<(String, String)>),
     Prepare(String),
     Block(Block),
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Block {
+pub(crate) struct Block {
     pub line: usize,
     pub language: String,
     pub text: String,
@@ -34,13 +34,13 @@ pub struct Block {
 
 impl Block {
     /// Whether a reader would type it, so that it needs a mark.
-    pub fn has_commands(&self) -> bool {
+    pub(crate) fn has_commands(&self) -> bool {
         let is_typed = |line: &str| line.starts_with("$ ") || line.starts_with("ostler ") || line.starts_with("curl ");
         matches!(self.language.as_str(), "sh" | "bash" | "console") || self.text.lines().any(is_typed)
     }
 
     /// The commands of the block, each with the output that the document shows. A script is one command without output.
-    pub fn commands(&self) -> Vec<(String, Vec<String>)> {
+    pub(crate) fn commands(&self) -> Vec<(String, Vec<String>)> {
         if !self.text.lines().any(|line| line.starts_with("$ ")) {
             return vec![(self.text.clone(), vec![])];
         }
@@ -65,7 +65,7 @@ fn is_unfinished(command: &str) -> bool {
     command.ends_with('\\') || command.matches('\'').count() % 2 == 1 || command.matches('"').count() % 2 == 1
 }
 
-pub fn parse(markdown: &str) -> Vec<Part> {
+pub(crate) fn parse(markdown: &str) -> Vec<Part> {
     let mut parts = vec![];
     let mut mark = None;
     let mut lines = markdown.lines().enumerate();

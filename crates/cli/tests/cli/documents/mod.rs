@@ -167,7 +167,7 @@ fn script(parts: &[Part], work: &Path, addresses: &Addresses<'_>) -> String {
 
 /// Everything printed. `Err` if a command failed or took too long.
 fn run(home: &TestHome, server: &Server, work: &Path, script: &str) -> Result<String, String> {
-    // A document says `ostler`, and its server is this one.
+    // A document has `ostler`, and its server is this one.
     let bin = home.path("bin");
     fs::create_dir(&bin).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ostler"), bin.join("ostler")).unwrap();
@@ -216,7 +216,7 @@ fn masked(home: &TestHome, text: &str) -> String {
         .fold(text, |text, (pattern, to)| regex::Regex::new(pattern).unwrap().replace_all(&text, *to).into_owned())
 }
 
-/// Lines that a transcript shows and that were not printed, in order. `…` stands for any number of lines, or for the rest of one.
+/// Lines that a transcript shows and that were not printed, in order. `…` matches any number of lines, or for the rest of one.
 fn compare(name: &str, parts: &[Part], home: &TestHome, output: &str) -> Vec<String> {
     let printed: Vec<&str> = output.split(MARKER).skip(1).collect();
     let mut problems = vec![];

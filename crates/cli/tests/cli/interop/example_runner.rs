@@ -1,4 +1,4 @@
-//! `examples/runner/runner.py`, set up as docs/writing-a-runner.md says: a runner of another language, on nothing but HTTP.
+//! `examples/runner/runner.py`, set up as in docs/writing-a-runner.md: a runner of another language, on nothing but HTTP.
 
 use std::{
     io::{BufRead, BufReader, Read},

@@ -204,7 +204,7 @@ fn websockets_connect(proxied: &Proxied) {
 fn strangers_are_counted_by_their_own_address(proxied: &Proxied) {
     let used_up = (0..4 * STRANGER_BURST).any(|_| proxied.status_for("127.0.0.2", "") == "429");
     assert!(used_up, "an address without a token has to wait after a while");
-    // Whatever the client says about itself.
+    // Independent of what the client sends about itself.
     let claim = "X-Forwarded-For: 203.0.113.7\r\n";
     let waits = (0..2 * STRANGER_BURST).any(|_| proxied.status_for("127.0.0.2", claim) == "429");
     assert!(waits, "a client cannot name another address");

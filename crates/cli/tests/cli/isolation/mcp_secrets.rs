@@ -1,12 +1,16 @@
-//! Secrets of MCP servers, given by reference and as they are: the servers get them and repeat them wherever they can, and they are
-//! found in no response, event, log, printed text, row or backup.
+//! Secrets of MCP servers, given by reference and as they are: the servers, or the agents that connect to them, get them and repeat them
+//! wherever they can, and they are found in no response, event, log, printed text, row or backup.
+
+use std::path::Path;
 
 use ostler_testkit::mcp_server::{HttpMcpServer, python, write_script};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
     http::Http,
+    process::Server,
     runner::run_request,
+    shell_agent,
     test_home::{Engine, TestHome, both_engines},
 };
 
@@ -95,36 +99,144 @@ fn secrets_of_mcp_servers_are_found_nowhere(engine: Engine) {
     ] {
         seen.push((path.to_owned(), http.get(path).body));
     }
-    let backup = home.path("backup");
-    let commands: [&[&str]; 6] = [
+    let own: [&[&str]; 3] = [
         &["tools", "list", "-o", "json"],
         &["tools", "call", "mcp__leaks__tell"],
         &["tools", "call", "mcp__shut__echo"],
-        &["config", "show", "-o", "json"],
-        &["trace", &run],
-        &["trace", &run, "-o", "jsonl"],
     ];
-    for args in commands {
-        let output = home.cli(Some(&server), args);
-        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(!printed.is_empty(), "{args:?}");
-        seen.push((format!("ostler {}", args[..2].join(" ")), printed));
-    }
-    let output = home.cli(None, &["backup", backup.to_str().unwrap()]);
-    assert!(output.status.success(), "{output:?}");
-    let written = std::fs::read(&backup).unwrap();
-    seen.push(("the backup".into(), String::from_utf8_lossy(&written).into_owned()));
-    server.stop();
-    seen.push(("the store".into(), home.everything_stored()));
-    seen.push(("the log".into(), home.log()));
-    for (place, text) in &seen {
-        let found = text.to_ascii_lowercase().contains(MARK);
-        assert!(!found, "a secret is in {place}: {text}");
-    }
+    use_the_command_line(&home, &server, &run, &own, &mut seen);
+    assert_found_nowhere(&home, server, &mut seen);
     let holding = |word: &str| seen.iter().filter(|(_, text)| text.contains(word)).count();
     assert!(
         holding("my secret is [redacted]") > 1 && holding("my token is [redacted]") > 1,
         "the servers repeated them"
     );
+    home.assert_verified();
+}
+
+/// Keeps what commands print, and a backup.
+fn use_the_command_line(
+    home: &TestHome,
+    server: &Server,
+    run: &str,
+    own: &[&[&str]],
+    seen: &mut Vec<(String, String)>,
+) {
+    let common: [&[&str]; 3] = [&["config", "show", "-o", "json"], &["trace", run], &["trace", run, "-o", "jsonl"]];
+    for args in own.iter().chain(&common) {
+        let output = home.cli(Some(server), args);
+        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!printed.is_empty(), "{args:?}");
+        seen.push((format!("ostler {}", args[..2].join(" ")), printed));
+    }
+    let backup = home.path("backup");
+    let output = home.cli(None, &["backup", backup.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let written = std::fs::read(&backup).unwrap();
+    seen.push(("the backup".into(), String::from_utf8_lossy(&written).into_owned()));
+}
+
+/// Stops the server, and searches what was seen, the store, the log and the data directory.
+fn assert_found_nowhere(home: &TestHome, server: Server, seen: &mut Vec<(String, String)>) {
+    server.stop();
+    seen.push(("the store".into(), home.everything_stored()));
+    seen.push(("the log".into(), home.log()));
+    read_files(&home.data_dir, seen);
+    for (place, text) in seen {
+        let found = text.to_ascii_lowercase().contains(MARK);
+        assert!(!found, "a secret is in {place}: {text}");
+    }
+}
+
+/// Reads every file of a directory.
+fn read_files(directory: &Path, seen: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_files(&path, seen);
+        } else if path.is_file() {
+            let bytes = std::fs::read(&path).unwrap();
+            seen.push((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    }
+}
+
+/// An ACP agent that repeats in its reply, in its calls and on its standard error what it gets when its session is opened.
+const REPEATING_AGENT: &str = r#"
+say() { printf '%s\n' "$1"; }
+update() { say '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":'"$1"'}}'; }
+read -r l; say '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"played"},"agentCapabilities":{"mcpCapabilities":{"http":true}}}}'
+read -r l; opened=$(printf %s "$l" | tr '"\\' "''")
+say '{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s1"}}'
+read -r l
+printf '%s\n' "$opened" >&2
+update '{"sessionUpdate":"tool_call","toolCallId":"c1","title":"'"$opened"'","kind":"execute","status":"in_progress","rawInput":{"command":"'"$opened"'"}}'
+update '{"sessionUpdate":"tool_call_update","toolCallId":"c1","status":"completed","content":[{"type":"content","content":{"type":"text","text":"'"$opened"'"}}]}'
+update '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"I got '"$opened"'"}}'
+say '{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}'
+while read -r l; do :; done
+"#;
+
+/// Servers that agents connect to themselves, with their secrets in every form.
+fn configure_direct(home: &mut TestHome) -> String {
+    let workspace = home.path("work");
+    std::fs::create_dir(&workspace).unwrap();
+    let workspace = workspace.canonicalize().unwrap().to_str().unwrap().to_owned();
+    let file = home.path("mcp-token");
+    std::fs::write(&file, format!("{FILE}\n")).unwrap();
+    let direct = |mut server: Value| {
+        server["expose"] = json!("direct");
+        server
+    };
+    let servers = json!({
+        "program": direct(json!({"command": "/bin/sh", "env":
+            {"FIRST": {"env": "NOTES_TOKEN"}, "SECOND": {"file": file}, "THIRD": PLAIN}})),
+        "web": direct(json!({"url": "http://127.0.0.1:9/mcp", "headers":
+            {"Authorization": {"env": "WEB_HEADER"}, "X-First": {"file": file}, "X-Second": PLAIN}})),
+    });
+    for (name, value) in [
+        ("OSTLER_LOG", "debug"),
+        ("OSTLER_RUNNER__LAUNCHER", "process"),
+        ("OSTLER_SERVER__DRAIN_MS", "100"),
+        ("OSTLER_SERVER__WORKSPACE", workspace.as_str()),
+        ("OSTLER_MCP__SERVERS", &servers.to_string()),
+        ("NOTES_TOKEN", VARIABLE),
+        ("WEB_HEADER", HEADER),
+        ("PATH", &std::env::var("PATH").unwrap()),
+    ] {
+        home.set(name, value);
+    }
+    workspace
+}
+
+#[both_engines]
+fn secrets_of_servers_that_agents_connect_to_themselves_are_found_nowhere(engine: Engine) {
+    let mut home = TestHome::on_disk(engine);
+    let workspace = configure_direct(&mut home);
+    let server = home.serve();
+    let script = home.path("agent.sh");
+    std::fs::write(&script, REPEATING_AGENT).unwrap();
+    shell_agent::set_profile_command(&server, &["/bin/sh", script.to_str().unwrap()]);
+    let place = json!({"workspaceRef": {"kind": "local", "path": workspace}});
+    let (run, result) = shell_agent::turn(&home, &server, "workspace-write", &place);
+    let reply = result["reply"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned();
+    let plain = reply.replace('\'', "");
+    for name in ["FIRST", "SECOND", "X-First"] {
+        assert!(plain.contains(&format!("name:{name},value:[redacted]")), "the agent got {name}: {reply}");
+    }
+    assert!(plain.contains("name:THIRD") && plain.contains("name:X-Second"), "{reply}");
+    let mut http = Http::new(&server);
+    let mut seen = vec![("the result".to_owned(), result.to_string())];
+    let run_path = format!("/api/v1/runs/{run}");
+    for rest in ["", "/events?limit=1000", "/commands", "/runner-jobs"] {
+        seen.push((format!("run{rest}"), http.get(&format!("{run_path}{rest}")).body));
+    }
+    for path in ["/workspace/mcp", "/api/v1/tools", "/health/readiness", "/metrics"] {
+        seen.push((path.to_owned(), http.get(path).body));
+    }
+    let jobs = http.get(&format!("{run_path}/runner-jobs")).good();
+    let job = jobs["runnerJobs"][0]["runnerJobId"].as_str().unwrap();
+    use_the_command_line(&home, &server, &run, &[&["jobs", "log", &run, job]], &mut seen);
+    assert_found_nowhere(&home, server, &mut seen);
     home.assert_verified();
 }

@@ -30,7 +30,7 @@ fn started(http: &mut Http, prompt: &str) -> (String, String) {
 
 /// Waits until the server reports that it is draining.
 fn draining(server: &Server) -> Value {
-    eventually("readiness says it", || {
+    eventually("readiness reports it", || {
         let answer = Http::with_token(&server.address, None).get("/health/readiness");
         Some(answer).filter(|answer| answer.status == 503).map(|answer| answer.json())
     })

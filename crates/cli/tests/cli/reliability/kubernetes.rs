@@ -3,7 +3,9 @@
 
 mod cancel;
 mod codex;
+mod lost_node;
 mod time_limit;
+mod tls;
 mod two_servers;
 
 use std::path::Path;
@@ -53,11 +55,14 @@ impl ClusterServer {
     }
 
     fn launch_in(cluster: KubeCluster, engine: Engine, program: &Path, settings: &[(&str, &str)]) -> Self {
+        Self::launch_home(cluster, TestHome::on_disk(engine).without_runner(), program, settings)
+    }
+
+    fn launch_home(cluster: KubeCluster, mut home: TestHome, program: &Path, settings: &[(&str, &str)]) -> Self {
         let node = cluster.start_node(&[(IMAGE, program)]).unwrap();
-        let mut home = TestHome::on_disk(engine).without_runner();
         // Pods must know the address of the server before it starts.
         let first = home.serve();
-        let address = first.address.clone();
+        let (address, url) = (first.address.clone(), first.url());
         first.stop();
         let kubeconfig = cluster.server_kubeconfig();
         let selector = json!({"kubernetes.io/hostname": cluster.node()});
@@ -72,7 +77,7 @@ impl ClusterServer {
             ("OSTLER_KUBERNETES__IMAGE", IMAGE),
             ("OSTLER_KUBERNETES__GRACE_S", "10"),
             ("OSTLER_WORKSPACES__GIT_PROTOCOLS", "file"),
-            ("OSTLER_KUBERNETES__SERVER_URL", &format!("http://{address}")),
+            ("OSTLER_KUBERNETES__SERVER_URL", &url),
         ] {
             home.set(name, value);
         }
@@ -128,7 +133,7 @@ fn has_said(http: &mut Http, run_id: &str, word: &str) {
     });
 }
 
-/// A turn that says a word, and then takes its time.
+/// A turn that sends a word, and then takes its time.
 fn slow(word: &str) -> String {
     json!({"script": [{"say": word}, {"wait": 1_500}, {"say": "done"}]}).to_string()
 }

@@ -359,7 +359,7 @@ fn a_session_is_the_same_in_all_dialects(engine: Engine) {
     assert_in_order(&history.to_string(), said, "the history of AG-UI");
     // The terminal shows the end of an id, which differs between clients.
     let client = format!("client_{}", &scene.client[scene.client.len() - 8..]);
-    let expected: Vec<String> = kinds.iter().flat_map(|fact| shown(fact, &client, &own_vote)).collect();
+    let expected: Vec<String> = kinds.iter().flat_map(|fact| expected_lines(fact, &client, &own_vote)).collect();
     assert_eq!(lines_of(&ended.raw), expected, "the terminal, line by line");
     server.stop();
 }
@@ -385,7 +385,7 @@ fn lines_of(raw: &str) -> Vec<String> {
 
 /// The lines in which the terminal shows a fact: its own prompt where it was typed, and everything else as the frame of
 /// `client`, except the vote on the request `own_vote`.
-fn shown(fact: &Fact, client: &str, own_vote: &str) -> Vec<String> {
+fn expected_lines(fact: &Fact, client: &str, own_vote: &str) -> Vec<String> {
     let line = match fact {
         Fact::Prompt(text) if text == TYPED => format!("> {text}"),
         Fact::Prompt(text) => format!("{client}: {text}"),

@@ -17,7 +17,7 @@ fn start() -> (TestHome, Server) {
 }
 
 /// Waits until the run has asked this often. Whatever is typed before a question is no answer to it.
-fn asked(terminal: &Terminal, times: usize) {
+fn wait_for_question(terminal: &Terminal, times: usize) {
     eventually("the question", || (terminal.screen().matches("allow this?").count() == times).then_some(()));
 }
 
@@ -45,14 +45,14 @@ fn json_of(home: &TestHome, server: &Server, args: &[&str]) -> Value {
 fn a_run_asks_and_is_answered_in_its_own_terminal() {
     let (home, server) = start();
     let terminal = Terminal::start(&home, &server, &["run", &asking("Delete old logs?", "rm -r logs")], &[]);
-    asked(&terminal, 1);
+    wait_for_question(&terminal, 1);
     terminal.types("what\n");
     terminal.shows("answer y, n or v");
-    asked(&terminal, 2);
+    wait_for_question(&terminal, 2);
     terminal.types("v\n");
     let shown = terminal.shows("options: allow (Allow), deny (Deny)");
     assert!(shown.contains("digest:"), "{shown}");
-    asked(&terminal, 3);
+    wait_for_question(&terminal, 3);
     terminal.types("y\n");
     let ended = terminal.ends();
     assert_eq!(ended.code, 0, "{}", ended.screen);
@@ -73,7 +73,7 @@ fn a_long_command_is_allowed_only_after_it_was_shown_whole() {
     let terminal = Terminal::start(&home, &server, &["run", &asking("Go on?", &long)], &[]);
     let shown = terminal.shows("… v shows the rest");
     assert!(!shown.contains("ls 30"), "{shown}");
-    asked(&terminal, 1);
+    wait_for_question(&terminal, 1);
     terminal.types("y\n");
     terminal.shows("ls 30");
     eventually("the question after the whole call", || {
@@ -140,7 +140,7 @@ fn approve_of_a_run_needs_a_yes_and_n_denies_as_at_every_prompt() {
     assert_eq!(json_of(&home, &server, &["approve"]).as_array().unwrap().len(), 1, "it still waits");
     for (typed, shown) in [("s\n", "skipped; the request still waits"), ("n\n", " denied")] {
         let terminal = Terminal::start(&home, &server, &["approve", "disk"], &[]);
-        asked(&terminal, 1);
+        wait_for_question(&terminal, 1);
         terminal.types(typed);
         let ended = terminal.ends();
         assert_eq!(ended.code, 0, "{}", ended.screen);
@@ -267,7 +267,7 @@ fn a_turn_that_was_answered_does_not_wait_for_a_runner() {
     let (home, server) = start();
     let script = json!({"script": [{"ask": {"title": "Go on?", "command": "make"}}, {"wait": 2500}, {"say": "Done."}]});
     let terminal = Terminal::start(&home, &server, &["run", &script.to_string()], &[]);
-    asked(&terminal, 1);
+    wait_for_question(&terminal, 1);
     terminal.types("y\n");
     terminal.shows("running · ");
     let ended = terminal.ends();

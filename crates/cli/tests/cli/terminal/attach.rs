@@ -56,7 +56,7 @@ fn spawned(home: &TestHome, server: &Server, args: &[&str], lines: &[String]) ->
 }
 
 /// Waits until this many questions are on the screen. What is typed before a question is no answer to it.
-pub(super) fn asked(terminal: &Terminal, times: usize) {
+pub(super) fn wait_for_question(terminal: &Terminal, times: usize) {
     eventually("the question", || (terminal.screen().matches("allow this?").count() == times).then_some(()));
 }
 
@@ -98,8 +98,8 @@ fn two_terminals_share_a_session_and_either_votes() {
         script(json!([{"ask": {"title": title, "command": "rm -r logs"}}, {"say": format!("{title} Done.")}]))
     };
     one.types(&ask("Delete?"));
-    asked(&one, 1);
-    asked(&two, 1);
+    wait_for_question(&one, 1);
+    wait_for_question(&two, 1);
     let shown = two.screen();
     assert!(
         shown.contains("client_") && shown.contains("permission needed: Delete?\n  command: rm -r logs"),
@@ -108,7 +108,7 @@ fn two_terminals_share_a_session_and_either_votes() {
     // A prompt of the daemon waits for 5 minutes by default.
     assert!(shown.contains("command: rm -r logs\n  answer:  within 4m\n"), "{shown}");
     two.types("v\n");
-    asked(&two, 2);
+    wait_for_question(&two, 2);
     two.types("1\n");
     two.shows("permission allowed by you");
     let shown = one.shows("permission allowed by client_");
@@ -117,7 +117,7 @@ fn two_terminals_share_a_session_and_either_votes() {
         terminal.shows("Delete? Done.\n>\n");
     }
     two.types(&ask("Again?"));
-    asked(&one, 2);
+    wait_for_question(&one, 2);
     one.types("n\n");
     for terminal in [&one, &two] {
         terminal.shows("turn ended: refusal");
@@ -159,14 +159,14 @@ fn a_refused_vote_names_who_may_vote() {
     let server = home.serve();
     let (one, two) = (attached(&home, &server), attached(&home, &server));
     one.types(&script(json!([{"ask": {"title": "Delete?", "command": "rm -r logs"}}, {"say": "Done."}])));
-    asked(&one, 1);
-    asked(&two, 1);
+    wait_for_question(&one, 1);
+    wait_for_question(&two, 1);
     two.types("y\n");
     let shown = two.shows("may vote here, because it sent the prompt");
     assert!(shown.contains("not answered: only client_"), "{shown}");
     let shown = one.shows("only you may vote here, because you sent the prompt");
     assert!(shown.contains("a vote by client_"), "{shown}");
-    asked(&one, 2);
+    wait_for_question(&one, 2);
     one.types("y\n");
     for terminal in [&one, &two] {
         terminal.shows("Done.\n>\n");
@@ -209,17 +209,17 @@ fn a_key_votes_without_enter_and_the_rest_of_its_word_is_no_prompt() {
     let ask =
         |title: &str| script(json!([{"ask": {"title": title, "command": "make"}}, {"say": format!("{title} Done.")}]));
     terminal.types(&ask("First?"));
-    asked(&terminal, 1);
+    wait_for_question(&terminal, 1);
     settled();
     terminal.types("v");
-    asked(&terminal, 2);
+    wait_for_question(&terminal, 2);
     settled();
     terminal.types("y");
     terminal.shows("permission allowed by you");
     terminal.shows("First? Done.\n>\n");
     terminal.types("es\n");
     terminal.types(&ask("Second?"));
-    asked(&terminal, 3);
+    wait_for_question(&terminal, 3);
     assert!(!terminal.screen().contains("\nes\n"), "the backend repeats prompts: {}", terminal.screen());
     settled();
     terminal.types("2");
@@ -235,7 +235,7 @@ fn a_key_of_an_unfinished_line_is_no_vote_although_the_question_is_shown_again()
     let (home, server) = start();
     let terminal = attached(&home, &server);
     terminal.types(&script(json!([{"ask": {"title": "Go on?", "command": "make"}}, {"say": "Done."}])));
-    asked(&terminal, 1);
+    wait_for_question(&terminal, 1);
     settled();
     terminal.types("x");
     // Another client prompts, which is shown, so the question is shown again below it.
@@ -258,7 +258,7 @@ fn a_long_command_is_allowed_only_after_it_was_shown_whole() {
     let long: String = (1..=30).map(|n| format!("ls {n}\n")).collect();
     terminal.types(&script(json!([{"ask": {"title": "Go on?", "command": long}}, {"say": "Done."}])));
     terminal.shows("… v shows the rest");
-    asked(&terminal, 1);
+    wait_for_question(&terminal, 1);
     terminal.types("1\n");
     eventually("the question after the whole call", || {
         let screen = terminal.screen();
@@ -300,7 +300,7 @@ fn a_terminal_continues_after_the_server_was_restarted(engine: Engine) {
         (screen.contains("connection lost") || screen.contains("waiting for it to come back")).then_some(())
     });
     assert!(!terminal.screen().contains("the session ended"), "{}", terminal.screen());
-    // A line that is typed meanwhile is sent when the server is back.
+    // A line that is typed in the meantime is sent when the server is back.
     terminal.types(&script(json!([{"say": "Meanwhile."}])));
     let server = home.serve_at(&address);
     terminal.shows("connected again");
@@ -352,9 +352,9 @@ fn earlier_frames_are_shown_on_request_and_a_running_turn_always() {
     assert!(all.contains("One.\n") && all.contains("Two.\n"), "{all}");
     let one = attached(&home, &server);
     one.types(&script(json!([{"say": "Three."}, {"ask": {"title": "Go on?", "command": "make"}}])));
-    asked(&one, 1);
+    wait_for_question(&one, 1);
     let two = Terminal::start(&home, &server, &["attach"], &[]);
-    asked(&two, 1);
+    wait_for_question(&two, 1);
     let screen = two.screen();
     assert!(screen.contains("Three.\n") && !screen.contains("Two."), "{screen}");
     two.types("y\n");

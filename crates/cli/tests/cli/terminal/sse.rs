@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::fixtures::process::eventually;
 
 /// Collects the JSON of an event stream in the background, until it ends.
-pub struct Stream(Arc<Mutex<Vec<Value>>>, thread::JoinHandle<()>);
+pub(crate) struct Stream(Arc<Mutex<Vec<Value>>>, thread::JoinHandle<()>);
 
 impl Stream {
-    pub fn read(connection: BufReader<TcpStream>) -> Self {
+    pub(crate) fn read(connection: BufReader<TcpStream>) -> Self {
         let received = Arc::new(Mutex::new(vec![]));
         let events = received.clone();
         let reader = thread::spawn(move || {
@@ -33,18 +33,18 @@ impl Stream {
     }
 
     /// The events that have arrived.
-    pub fn so_far(&self) -> Vec<Value> {
+    pub(crate) fn so_far(&self) -> Vec<Value> {
         self.0.lock().unwrap().clone()
     }
 
     /// Waits for an event that fits.
     #[track_caller]
-    pub fn wait(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         eventually(what, || self.so_far().into_iter().find(|event| fits(event)))
     }
 
     /// Everything, of a stream that the server ends.
-    pub fn whole(self) -> Vec<Value> {
+    pub(crate) fn whole(self) -> Vec<Value> {
         self.1.join().unwrap();
         self.0.lock().unwrap().clone()
     }

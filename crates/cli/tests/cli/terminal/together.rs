@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    attach::{CTRL_D, asked, attached, script, start_on},
+    attach::{CTRL_D, attached, script, start_on, wait_for_question},
     sse::Stream,
 };
 use crate::fixtures::{
@@ -32,7 +32,7 @@ impl SdkClient {
     }
 
     /// How terminals name it.
-    fn shown(&self) -> String {
+    fn display_name(&self) -> String {
         format!("client_{}", &self.id[self.id.len() - 8..])
     }
 
@@ -108,24 +108,24 @@ fn two_terminals_and_an_sdk_share_prompts_and_votes_and_a_detach_ends_nothing(en
     // A prompt of the first terminal, and a vote of the SDK.
     let first = ask("First?");
     one.types(&format!("{first}\n"));
-    asked(&one, 1);
-    asked(&two, 1);
+    wait_for_question(&one, 1);
+    wait_for_question(&two, 1);
     let of_one = sdk.prompted_by(&first);
     assert_ne!(of_one, sdk.id);
     two.shows(&format!(": {first}\n"));
     sdk.allow("First?");
     for terminal in [&one, &two] {
-        terminal.shows(&format!("permission allowed by {}\nFirst? Done.\n>\n", sdk.shown()));
+        terminal.shows(&format!("permission allowed by {}\nFirst? Done.\n>\n", sdk.display_name()));
     }
     assert_eq!(sdk.decided_by("First?"), sdk.id);
 
     // A prompt of the SDK, and a vote of the second terminal.
     let second = ask("Second?");
     sdk.prompt(&second);
-    asked(&one, 2);
-    asked(&two, 2);
+    wait_for_question(&one, 2);
+    wait_for_question(&two, 2);
     for terminal in [&one, &two] {
-        terminal.shows(&format!("{}: {second}\n", sdk.shown()));
+        terminal.shows(&format!("{}: {second}\n", sdk.display_name()));
     }
     two.types("y\n");
     two.shows("permission allowed by you\nSecond? Done.\n>\n");
@@ -136,8 +136,8 @@ fn two_terminals_and_an_sdk_share_prompts_and_votes_and_a_detach_ends_nothing(en
     // The second terminal detaches while its own prompt runs.
     let third = ask("Third?");
     two.types(&format!("{third}\n"));
-    asked(&one, 3);
-    asked(&two, 3);
+    wait_for_question(&one, 3);
+    wait_for_question(&two, 3);
     assert_eq!(sdk.prompted_by(&third), of_two);
     two.types(CTRL_D);
     let ended = two.ends();

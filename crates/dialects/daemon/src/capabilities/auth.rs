@@ -1,6 +1,8 @@
 //! Credentials of providers.
 
-use ostler_protocol::capabilities::{Capability, Toggle, capability};
+use ostler_protocol::capabilities::{Capability, capability};
+
+use crate::toggles;
 
 pub(super) const AUTH: &[Capability] = &[
     capability(
@@ -8,7 +10,7 @@ pub(super) const AUTH: &[Capability] = &[
         &["GET /workspace/auth/providers", "POST /workspace/auth/provider"],
         "A catalog of providers. A key sets one up: each of its models becomes a backend profile.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
     capability(
         "auth_device_flow",
         &[
@@ -19,5 +21,5 @@ pub(super) const AUTH: &[Capability] = &[
         ],
         "A person authorises the server at a provider with a code (RFC 8628); the token becomes the credential of a profile.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
 ];

@@ -1,6 +1,8 @@
 //! Tags of what a client does with the history of a session.
 
-use ostler_protocol::capabilities::{Capability, Toggle, capability};
+use ostler_protocol::capabilities::{Capability, capability};
+
+use crate::toggles;
 
 pub(super) const HISTORY: &[Capability] = &[
     capability(
@@ -18,5 +20,5 @@ pub(super) const HISTORY: &[Capability] = &[
         &["POST /session/{sessionId}/shell"],
         "Runs a shell command in the workspace, confined as the tools of agents are; the agent gets its output.",
     )
-    .when(&[Toggle::SessionShell]),
+    .when(&[toggles::SESSION_SHELL]),
 ];

@@ -1,6 +1,8 @@
 //! Sessions, clients and prompts.
 
-use ostler_protocol::capabilities::{Capability, Toggle, capability};
+use ostler_protocol::capabilities::{Capability, capability};
+
+use crate::toggles;
 
 pub(super) const SESSIONS: &[Capability] = &[
     capability("session_create", &["POST /session"], "Opens a session, or attaches to the one that clients share."),
@@ -26,7 +28,7 @@ pub(super) const SESSIONS: &[Capability] = &[
         &["GET /workspace/{cwd}/sessions"],
         "Lists the sessions of the workspace, open and closed, a page at a time.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
     capability(
         "session_prompt",
         &["POST /session/{sessionId}/prompt"],
@@ -42,7 +44,7 @@ pub(super) const SESSIONS: &[Capability] = &[
         &["POST /session/{sessionId}/prompt"],
         "A prompt that is not done in time is cancelled. A client can shorten the time.",
     )
-    .when(&[Toggle::PromptDeadline]),
+    .when(&[toggles::PROMPT_DEADLINE]),
     capability(
         "session_cancel",
         &["POST /session/{sessionId}/cancel"],

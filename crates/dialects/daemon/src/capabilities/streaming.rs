@@ -1,6 +1,8 @@
 //! Event streams.
 
-use ostler_protocol::capabilities::{Capability, Toggle, capability};
+use ostler_protocol::capabilities::{Capability, capability};
+
+use crate::toggles;
 
 const EVENTS: &[&str] = &["GET /session/{sessionId}/events"];
 
@@ -17,5 +19,5 @@ pub(super) const STREAMING: &[Capability] = &[
         EVENTS,
         "An event stream to which nothing could be written for a while is closed.",
     )
-    .when(&[Toggle::WriterIdle]),
+    .when(&[toggles::WRITER_IDLE]),
 ];

@@ -1,6 +1,8 @@
 //! Documents and snapshots of the workspace.
 
-use ostler_protocol::capabilities::{Capability, Toggle, capability};
+use ostler_protocol::capabilities::{Capability, capability};
+
+use crate::toggles;
 
 pub(super) const WORKSPACE: &[Capability] = &[
     capability(
@@ -8,33 +10,33 @@ pub(super) const WORKSPACE: &[Capability] = &[
         &["GET /workspace/memory", "POST /workspace/memory"],
         "Files with what agents should know: they precede every prompt. A change is sent to all open sessions.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
     capability(
         "workspace_settings",
         &["GET /workspace/settings", "POST /workspace/settings"],
         "How new sessions start, in a file of the workspace. A change is sent to all open sessions.",
     )
-    .when(&[Toggle::Settings]),
+    .when(&[toggles::SETTINGS]),
     capability("workspace_init", &["POST /workspace/init"], "Creates a memory file from a template, once.")
-        .when(&[Toggle::Workspace]),
+        .when(&[toggles::WORKSPACE]),
     capability("workspace_reload", &["POST /workspace/reload"], "Reads the settings of the workspace again.")
-        .when(&[Toggle::Reload]),
+        .when(&[toggles::RELOAD]),
     capability(
         "workspace_env",
         &["GET /workspace/env"],
         "The environment of the server; variables by their presence only.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
     capability(
         "workspace_preflight",
         &["GET /workspace/preflight"],
         "Checks of the server's machine and of the backend, before the first prompt.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
     capability(
         "workspace_providers",
         &["GET /workspace/providers"],
         "The backend profiles that sessions can use, as providers with models.",
     )
-    .when(&[Toggle::Workspace]),
+    .when(&[toggles::WORKSPACE]),
 ];

@@ -97,7 +97,7 @@ impl ConfiguredPlaces {
         Ok(Some(places))
     }
 
-    /// Adds what a path stands for, and where it leads if it is a link.
+    /// Adds what a path names, and where it leads if it is a link.
     fn add(&mut self, directory: &OwnedFd, path: &OsStr) -> io::Result<()> {
         let found = statat(directory, path, AtFlags::empty()).ok();
         // A link to the whole workspace does not make everything configuration.
@@ -106,7 +106,7 @@ impl ConfiguredPlaces {
         Ok(())
     }
 
-    /// Whether the name in the directory is configuration. `existing`: what it stands for now.
+    /// Whether the name in the directory is configuration. `existing`: what it names now.
     pub(super) fn contain(&self, directory: &OwnedFd, name: &str, existing: Option<&Stat>) -> io::Result<bool> {
         let above = fstat(directory)?;
         let is_target =

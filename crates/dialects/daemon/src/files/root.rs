@@ -131,7 +131,7 @@ impl Root {
 }
 
 impl Place {
-    /// What the name stands for, without following it. `None` if it stands for nothing.
+    /// The metadata of the entry with this name, without following links. `None` if there is no such entry.
     pub(super) fn stat(&self) -> io::Result<Option<Stat>> {
         match statat(&self.directory, self.name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),

@@ -117,7 +117,7 @@ pub(super) fn text(
 pub(super) fn remove(root: &Root, locks: &WriteLocks, path: &WorkspacePath) -> Result<bool, Failure> {
     let place = root.place(path)?;
     locks.while_locked(path, &place, || {
-        // Looks at what the name stands for, and refuses links and directories.
+        // Checks the entry with this name, and refuses links and directories.
         if place.open(path)?.is_none() {
             return Ok(false);
         }

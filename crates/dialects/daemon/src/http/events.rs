@@ -53,7 +53,7 @@ async fn events(
     };
     let events = service::open(&app, &caller, &session_id, client.as_deref(), request).await?;
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
-    let mut response = streamed(&app, caller, &headers, sent(events, heartbeat));
+    let mut response = streamed(&app, caller, &headers, stream_frames(events, heartbeat));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     Ok(response)
 }
@@ -70,7 +70,10 @@ fn last_event_id(headers: &HeaderMap) -> Option<i64> {
 }
 
 /// The bytes of the response.
-fn sent(events: EventStream, heartbeat: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
+fn stream_frames(
+    events: EventStream,
+    heartbeat: Duration,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
     let mark_written = events.write_mark();
     let frames = stream::unfold(events, |mut events| async move {
         let bytes = events.next().await?;

@@ -25,15 +25,18 @@ use ostler_server::{
 };
 use serde_json::json;
 
-use super::{companion, documents::as_document_failure, notes::Note, workspace};
+use super::{
+    companion,
+    documents::{self, as_document_failure},
+    notes::Note,
+    workspace,
+};
 use crate::files::{Expected, Workspace};
 
 /// How long the model may take to write a definition.
 const GENERATE_LIMIT: Duration = Duration::from_secs(120);
 /// The kind of the cell of a file that cannot be read.
 const CELL: &str = "agent_file";
-/// How often a change is tried while others write the file, too.
-const ATTEMPTS: usize = 3;
 
 /// A definition with the file that it is in.
 struct StoredAgent {
@@ -121,7 +124,10 @@ pub(crate) async fn update(
     let name = check_agent_type(name)?;
     let level = AgentLevel::of_scope(scope.scope.as_deref())?;
     let key = companion::of_workspace(app).await?;
-    for _ in 0..ATTEMPTS {
+    let contended = || Failure::rule(Rule::FileError, "the agent's file is being changed by others");
+    let mut attempts = documents::attempts(contended);
+    loop {
+        attempts.start_next()?;
         let Some(StoredAgent { mut definition, path, hash }) = find(app, &key, name, level).await? else {
             return Err(missing(name));
         };
@@ -138,7 +144,6 @@ pub(crate) async fn update(
             Err(failure) => return Err(as_document_failure(failure)),
         }
     }
-    Err(Failure::rule(Rule::FileError, "the agent's file is being changed by others"))
 }
 
 pub(crate) async fn delete(
@@ -305,7 +310,7 @@ async fn visit_level(
     Ok(errors)
 }
 
-/// The definition in a file of at most `bytes_left` bytes, which are counted. The inner error says why the file cannot be read.
+/// The definition in a file of at most `bytes_left` bytes, which are counted. The inner error is the reason why the file cannot be read.
 async fn read(
     folder: &Workspace,
     level: AgentLevel,

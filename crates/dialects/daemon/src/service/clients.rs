@@ -61,7 +61,7 @@ pub(crate) fn new_client(app: &App, caller: &Principal, session: SessionId) -> D
 }
 
 /// Records that a client was seen, if the request names one. Returns the time.
-pub(crate) async fn seen(app: &App, client: Option<&str>) -> Result<Timestamp, Failure> {
+pub(crate) async fn record_activity(app: &App, client: Option<&str>) -> Result<Timestamp, Failure> {
     if let Some(client_id) = client {
         record_seen(app, client_id).await?;
     }
@@ -78,7 +78,7 @@ pub(super) async fn seen_again(app: &App, client: &DaemonClient) -> Result<(), F
 
 /// Records that the client was seen. A client that had left votes again on later requests. False if it is not registered.
 async fn record_seen(app: &App, client_id: &str) -> Result<bool, Failure> {
-    let mut attempts = app.attempts(|| Failure::new(FailureKind::Overloaded, "the client was changed too often"));
+    let mut attempts = app.db.attempts(|| Failure::new(FailureKind::Overloaded, "the client was changed too often"));
     // Its request is not rejected if other requests change the row each time: they record that it was seen, too.
     while attempts.start_next().is_ok() {
         let Some(client) = store::daemon::clients::get(&app.db, client_id).await? else { return Ok(false) };

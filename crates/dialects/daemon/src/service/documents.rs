@@ -10,11 +10,20 @@ use std::{
 
 use ostler_protocol::{Failure, Rule, daemon::memory::MEMORY_FILE_BYTES_MAX};
 use ostler_server::{app::App, directories};
+use ostler_store::attempts::Attempts;
 
 use crate::{
     files::{Expected, Workspace},
     state::DaemonState,
 };
+
+/// How often one change of a file is tried while others write the file, too.
+const CHANGES_MAX: usize = 3;
+
+/// Counts the attempts at one change of a file. `refuse` is the failure if others wrote the file during each of them.
+pub(super) fn attempts<F: Fn() -> Failure>(refuse: F) -> Attempts<'static, F> {
+    Attempts::at_most(CHANGES_MAX, refuse)
+}
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq)]

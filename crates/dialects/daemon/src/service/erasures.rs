@@ -38,7 +38,7 @@ fn log_failure(session: SessionId, failure: &Failure) {
 
 async fn erase(app: &App, id: SessionId) -> Result<(), Failure> {
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "the session did not come to rest; try again"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "the session still has running work; try again"));
     loop {
         attempts.start_next()?;
         let Some(session) = store::kernel::sessions::get(&app.db, id).await? else { return Ok(()) };

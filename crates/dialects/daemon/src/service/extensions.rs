@@ -221,7 +221,7 @@ async fn run(app: &App, caller: &Principal, client: Option<String>, key: &Compan
             Ok(()) => found.status = OperationState::Succeeded,
             Err(failure) => {
                 found.status = OperationState::SucceededWithRefreshError;
-                found.error = Some(shown(app, &failure.message));
+                found.error = Some(redact_reason(app, &failure.message));
             }
         }
     });
@@ -229,7 +229,7 @@ async fn run(app: &App, caller: &Principal, client: Option<String>, key: &Compan
 }
 
 async fn failed(app: &App, caller: &Principal, client: Option<String>, id: &str, change: &Change, reason: &str) {
-    let error = shown(app, reason);
+    let error = redact_reason(app, reason);
     ExtensionOperations::of(app).update(id, |found| {
         (found.status, found.updated_at) = (OperationState::Failed, app.now().as_millisecond());
         found.error = Some(error.clone());
@@ -244,11 +244,11 @@ async fn failed(app: &App, caller: &Principal, client: Option<String>, id: &str,
 }
 
 /// A reason as clients see it: redacted, and not too long.
-fn shown(app: &App, reason: &str) -> String {
+fn redact_reason(app: &App, reason: &str) -> String {
     clip(&app.redactor.redact(reason.trim()), ERROR_CHARS_MAX)
 }
 
-/// The part of a failed command's output that says why: the message of an error that was thrown, or what follows the usage, or all of
+/// The part of a failed command's output that has the reason: the message of an error that was thrown, or what follows the usage, or all of
 /// it. If it is too long, its end.
 fn cause(output: &str) -> String {
     let lines: Vec<&str> = output.trim().lines().map(str::trim_end).collect();

@@ -23,7 +23,7 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     auth::{Access, Principal},
-    mcp::{self, BudgetUse, ConnectionView, KnownServer, Mcp, McpNotice, McpProblem, ServerOrigin},
+    mcp::{self, BudgetUse, ConnectionView, Mcp, McpNotice, McpProblem, RegisteredServer, ServerOrigin},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ const DISCOVERED_MAX: usize = 1_024;
 const BUDGET_HINT: &str = "raise --mcp-client-budget, or disable MCP servers";
 
 /// The server of this name.
-pub(super) async fn find(app: &App, name: &str) -> Result<KnownServer, Failure> {
+pub(super) async fn find(app: &App, name: &str) -> Result<RegisteredServer, Failure> {
     let absent = || Failure::rule(Rule::McpServerNotFound, "there is no such MCP server").detail("serverName", name);
     Mcp::of(app).server(app, check_named(name)?).await?.ok_or_else(absent)
 }
@@ -89,7 +89,7 @@ fn latest(app: &App, name: &str) -> Option<ConnectionView> {
     live.or(connections.last()).map(|connection| connection.view.clone())
 }
 
-fn server_status(app: &App, known: &KnownServer, view: Option<&ConnectionView>) -> McpServerStatus {
+fn server_status(app: &App, known: &RegisteredServer, view: Option<&ConnectionView>) -> McpServerStatus {
     let state = view.map(|view| view.state).unwrap_or_default();
     let is_refused = known.is_enabled && !state.is_live() && Mcp::of(app).is_refused(&known.name);
     let (status, mcp_status) = match state {
@@ -130,7 +130,7 @@ fn server_status(app: &App, known: &KnownServer, view: Option<&ConnectionView>) 
 }
 
 /// When a server that could not be connected is connected again. `None` if it does not pause.
-fn pause_hint(app: &App, known: &KnownServer) -> Option<String> {
+fn pause_hint(app: &App, known: &RegisteredServer) -> Option<String> {
     let left = Mcp::of(app).pause_left(app, known).filter(|_| known.is_enabled)?;
     Some(format!("it is skipped for {} s, and connected again when it is needed after that", left.as_secs() + 1))
 }

@@ -132,7 +132,7 @@ fn entry(entry_index: usize, outcome: &Result<Duration, McpProblem>) -> McpEntry
 /// The failure of a server that could not be connected.
 pub(super) fn failed(rule: Rule, name: &str, problem: &McpProblem) -> Failure {
     let failure = Failure::rule(rule, format!("the MCP server {name} could not be connected: {problem}"));
-    // Not `errorKind`, which stands in place of a code in failures about files.
+    // Not `errorKind`, which replaces the code in failures about files.
     failure.detail("serverName", name).detail("reason", json!(error_kind(problem)))
 }
 

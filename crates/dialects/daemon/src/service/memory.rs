@@ -31,8 +31,6 @@ use super::{
 const GLOBAL: DocumentPlace = DocumentPlace::Data("memory/global.md");
 /// How long a change may take, with the wait for other changes of the file.
 const CHANGE_MAX: Duration = Duration::from_secs(10);
-/// How often a write is tried while others write the file, too.
-const ATTEMPTS: usize = 3;
 /// Most bytes of memory before one prompt. The rest of the payload is for the prompt itself.
 const CONTEXT_BYTES_MAX: usize = 64 * 1024;
 const CUT: &str = "\n[The rest of this file is left out.]";
@@ -107,7 +105,10 @@ async fn apply(app: &App, change: &MemoryChange) -> Result<MemoryWritten, Failur
         MemoryScope::Global => &state.global_memory,
     };
     let _lock = lock.lock().await;
-    for _ in 0..ATTEMPTS {
+    let contended = || Failure::rule(Rule::FileError, "the memory file is being changed by others");
+    let mut attempts = documents::attempts(contended);
+    loop {
+        attempts.start_next()?;
         let (place, document) = match change.scope {
             MemoryScope::Workspace => current(app).await?,
             MemoryScope::Global => (GLOBAL, documents::read(app, GLOBAL).await?),
@@ -125,7 +126,6 @@ async fn apply(app: &App, change: &MemoryChange) -> Result<MemoryWritten, Failur
             WriteOutcome::Outdated => {}
         }
     }
-    Err(Failure::rule(Rule::FileError, "the memory file is being changed by others"))
 }
 
 /// The memory file of the workspace that is written: the first one that exists, otherwise the first name.

@@ -53,7 +53,7 @@ async fn check_presence(app: &App) {
         let followed = store::daemon::sessions::update_followed(&app.db, session, now).await;
         log_failure(followed.map_err(Failure::from), "the event stream of a session was not recorded");
         for client_id in clients {
-            let seen = clients::seen(app, Some(client_id.as_str())).await;
+            let seen = clients::record_activity(app, Some(client_id.as_str())).await;
             log_failure(seen.map(drop), "a client with an event stream was not recorded as attached");
         }
     }

@@ -3,6 +3,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
+    created::Created,
     daemon::{
         languages::reply_instruction,
         prompts::{PromptAccepted, PromptBlock, SubmitPrompt, prompt_text, short_blocks, short_text},
@@ -65,7 +66,7 @@ pub(crate) async fn submit(
     let prompt_id = app.ids.body().to_string();
     let pending = DaemonState::of(app).replies.begin(&prompt_id);
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "too many prompts of this session were sent at once"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "too many prompts of this session were sent at once"));
     loop {
         attempts.start_next()?;
         let session = store::kernel::sessions::get(&app.db, open.session.session).await?;
@@ -153,7 +154,7 @@ async fn turn(
         origin: client.map(str::to_owned),
         ..SubmittedMessage::new(message_id, prompt.content.clone())
     };
-    let (session, hash) = ((open.session.clone(), false), canonical_hash(&prompt.payload.to_value()));
+    let (session, hash) = (Created::existing(open.session.clone()), canonical_hash(&prompt.payload.to_value()));
     runs::create_op(app, caller, &request, &admitted, &hash, &session, Some(message)).map(Box::new)
 }
 
@@ -199,7 +200,7 @@ impl PreparedPrompt {
         let is_long = text.len() > PROMPT_BYTES_MAX;
         let content: Value = match is_long {
             true => short_blocks(blocks, redact).into(),
-            false => blocks.iter().map(|block| block.noted(redact)).collect(),
+            false => blocks.iter().map(|block| block.event_value(redact)).collect(),
         };
         let stored = blocks.iter().map(PromptBlock::stored).collect();
         let payload = payload((text, stored), deadline_ms, context, mode);

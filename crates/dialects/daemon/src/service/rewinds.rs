@@ -122,7 +122,7 @@ async fn rewind_conversation(
     let (id, session_id) = (open.session.session, open.session.public_id());
     let busy = || Failure::new(FailureKind::SessionBusy, "the session works on a prompt");
     let busy = || busy().detail("sessionId", session_id.as_str()).detail("retryAfterMs", RETRY_AFTER_MS);
-    let mut attempts = app.attempts(busy);
+    let mut attempts = app.db.attempts(busy);
     loop {
         attempts.start_next()?;
         let session = store::kernel::sessions::get(&app.db, id).await?.ok_or_else(|| not_found(&session_id))?;

@@ -1,5 +1,5 @@
 //! Sessions: create, load, close, rename, list. A session of the daemon is a session of the kernel with a row beside it that
-//! says whether clients can use it. Closing it leaves the conversation, so that a client can load it again.
+//! records whether clients can use it. Closing it leaves the conversation, so that a client can load it again.
 
 mod close;
 mod list;
@@ -116,7 +116,7 @@ async fn open_or_attach(
 ) -> Result<(OpenSession, Option<DaemonClient>), Failure> {
     let (owner, sessions_max) = (owner(caller), DaemonState::of(app).config.sessions_max);
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "too many sessions were opened and closed at once"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "too many sessions were opened and closed at once"));
     let settings = settings::effective(app).await;
     loop {
         attempts.start_next()?;
@@ -311,7 +311,7 @@ pub(crate) async fn heartbeat(
     client: Option<&str>,
 ) -> Result<SessionHeartbeat, Failure> {
     let open = lookup::controlled_session(app, caller, id, client).await?;
-    let seen_at = clients::seen(app, client).await?;
+    let seen_at = clients::record_activity(app, client).await?;
     Ok(SessionHeartbeat {
         session_id: open.session.public_id(),
         client_id: client.map(str::to_owned),

@@ -16,8 +16,6 @@ use super::documents::{self, Document, DocumentPlace, WriteOutcome, invalid_file
 const PLACE: DocumentPlace = DocumentPlace::Workspace(SETTINGS_FILE);
 /// The kind of the cell that reports a problem of the file.
 const CELL: &str = "settings_file";
-/// How often a write is tried while others write the file, too.
-const ATTEMPTS: usize = 3;
 
 /// Why the file, or a value in it, cannot be used.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +91,10 @@ fn parse(document: Option<&Document>) -> Result<Map<String, Value>, FileProblem>
 
 /// Stores one setting, and leaves the rest of the file as it is. A null value removes it.
 pub(crate) async fn write(app: &App, setting: &SettingRow, value: &Value) -> Result<(), Failure> {
-    for _ in 0..ATTEMPTS {
+    let contended = || persist_error(format!("{SETTINGS_FILE} is being changed by others"));
+    let mut attempts = documents::attempts(contended);
+    loop {
+        attempts.start_next()?;
         let document = documents::read(app, PLACE).await.map_err(not_read)?;
         let mut members = parse(document.as_ref()).map_err(|problem| problem.failure())?;
         let before = members.clone();
@@ -112,7 +113,6 @@ pub(crate) async fn write(app: &App, setting: &SettingRow, value: &Value) -> Res
             WriteOutcome::Outdated => {}
         }
     }
-    Err(persist_error(format!("{SETTINGS_FILE} is being changed by others")))
 }
 
 /// The failure of a write that could not read the file before.

@@ -106,7 +106,7 @@ pub(crate) async fn open(
         Ok(client) => client.map(|client| client.client_id),
         Err(_) => None,
     };
-    clients::seen(app, client.as_deref()).await?;
+    clients::record_activity(app, client.as_deref()).await?;
     store::daemon::sessions::update_followed(&app.db, open.session.session, app.now()).await?;
     let (current_model, mode) = (current_model(app, &open), open.daemon.approval_mode());
     let session = open.session;

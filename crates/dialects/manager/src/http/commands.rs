@@ -19,7 +19,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
     },
     service,
 };
@@ -39,8 +39,7 @@ pub(crate) async fn create(
     Body(mut request): Body<CreateCommand>,
 ) -> Result<(StatusCode, Json<Command>), Refusal> {
     request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
-    let (command, created) = service::commands::create(&app, &caller, run_id, request).await?;
-    Ok((created_status(created), Json(command)))
+    Ok(created(service::commands::create(&app, &caller, run_id, request).await?))
 }
 
 /// Poll for commands, as the run's runner.

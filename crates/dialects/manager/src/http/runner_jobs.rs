@@ -20,7 +20,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
     },
     service,
 };
@@ -40,8 +40,7 @@ pub(crate) async fn create(
     OptionalBody(mut request): OptionalBody<CreateRunnerJob>,
 ) -> Result<(StatusCode, Json<RunnerJob>), Refusal> {
     request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
-    let (job, created) = service::runner_jobs::create(&app, &caller, run_id, request).await?;
-    Ok((created_status(created), Json(job)))
+    Ok(created(service::runner_jobs::create(&app, &caller, run_id, request).await?))
 }
 
 /// List a run's runner jobs, newest first.
@@ -90,7 +89,7 @@ pub(crate) async fn log(
 /// `runner.job_silence_ms`, the job is given to another runner.
 #[utoipa::path(post, path = "/api/v1/runner-jobs/claim", tag = "runner", security(("token" = ["run"])),
     request_body = ClaimRunnerJob,
-    responses((status = 200, body = ClaimedRunnerJob), (status = 204, description = "no job came within `waitMs`"),
+    responses((status = 200, body = ClaimedRunnerJob), (status = 204, description = "no job was available within `waitMs`"),
         (status = "4XX", body = Problem)))]
 pub(crate) async fn claim(
     State(app): State<App>,

@@ -20,7 +20,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
     },
     service,
 };
@@ -37,8 +37,7 @@ pub(crate) async fn create(
     Body(mut request): Body<CreateRun>,
 ) -> Result<(StatusCode, Json<CreatedRun>), Refusal> {
     request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
-    let (run, created) = service::runs::create(&app, &caller, request).await?;
-    Ok((created_status(created), Json(run)))
+    Ok(created(service::runs::create(&app, &caller, request).await?))
 }
 
 /// List runs, newest first unless another order is requested.

@@ -23,7 +23,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
         sse::wants_stream,
     },
     service,
@@ -42,8 +42,7 @@ pub(crate) async fn create(
     Body(mut request): Body<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), Refusal> {
     request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
-    let (session, created) = service::sessions::create(&app, &caller, request).await?;
-    Ok((created_status(created), Json(session)))
+    Ok(created(service::sessions::create(&app, &caller, request).await?))
 }
 
 /// List sessions, newest first: those that are running or that the reader has not read, or all.

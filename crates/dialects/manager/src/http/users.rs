@@ -12,7 +12,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
     },
     service,
 };
@@ -26,8 +26,7 @@ pub(crate) async fn create(
     Caller(caller): Caller,
     Body(request): Body<CreateUser>,
 ) -> Result<(StatusCode, Json<User>), Refusal> {
-    let (user, created) = service::users::create(&app, &caller, request).await?;
-    Ok((created_status(created), Json(user)))
+    Ok(created(service::users::create(&app, &caller, request).await?))
 }
 
 /// List users, newest first.

@@ -67,7 +67,7 @@ async fn run(context: RequestContext, mut point: WaitPoint, mut waiter: Waiter, 
         end = notify_until_over(&context, &mut point, &mut waiter, &sender) => Some(end),
     };
     let last = match end {
-        // A cancelled call gets no response. Its last id says so to a client that would resume it.
+        // A cancelled call gets no response. Its last id lets a client that resumes it recognise this.
         None if context.revision.primes_streams() => Bytes::from(format!("id: {ENDED}\ndata:\n\n")),
         Some(Some(response)) => frame(None, &response),
         None | Some(None) => return,

@@ -1,7 +1,9 @@
 //! Runs: submit, follow, result, list, cancel.
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, cursors,
+    Failure, FailureKind, RawJson,
+    created::Created,
+    cursors,
     cursors::EventsQuery,
     ids::{CommandId, RunId},
     kernel::{
@@ -40,7 +42,9 @@ pub(super) async fn submit(context: &RequestContext, arguments: SubmitRunArgumen
     let (run_id, command_id, after_seq) = match find_repeated(app, caller, &request).await? {
         Some(repeated) => repeated,
         None => match service::runs::create(app, caller, request.clone()).await {
-            Ok((created, _)) => (created.run.run_id, created.command.map(|command| command.command_id), 0),
+            Ok(Created { value: created, .. }) => {
+                (created.run.run_id, created.command.map(|command| command.command_id), 0)
+            }
             Err(busy) if busy.kind == FailureKind::SessionBusy => continue_run(app, caller, &request, busy).await?,
             Err(failure) => return Err(failure),
         },
@@ -178,7 +182,7 @@ async fn continue_run(
         return Err(busy);
     }
     let turn = CreateCommand { idempotency_key: request.idempotency_key.clone(), ..first.clone() };
-    let (command, _) = service::commands::create(app, caller, run_id, turn).await?;
+    let command = service::commands::create(app, caller, run_id, turn).await?.value;
     Ok((run_id, Some(command.command_id), run.last_seq))
 }
 

@@ -272,7 +272,7 @@ impl SocketDialect for GatewaySession {
         self.session.is_some()
     }
 
-    async fn hear(&mut self, text: &str) -> Step {
+    async fn handle_text(&mut self, text: &str) -> Step {
         // A peer that sends all the time keeps `wake` from returning, so the check is made here, too.
         if self.session.as_ref().is_some_and(|session| session.check_at <= Instant::now()) {
             let step = self.check_login().await;
@@ -318,7 +318,7 @@ impl SocketDialect for GatewaySession {
         }
     }
 
-    async fn attend(&mut self) -> Step {
+    async fn process_pending(&mut self) -> Step {
         if self.app.is_draining() {
             return Close::GOING.into();
         }

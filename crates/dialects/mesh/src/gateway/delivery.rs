@@ -30,7 +30,7 @@ use super::{
 use crate::{service::presence, state::Mesh};
 use ostler_server::{
     app::App,
-    dialect::{FormerWord, Topic},
+    dialect::{LegacyWord, Topic},
     net::sockets::Frame,
     recheck::Recheck,
 };
@@ -54,16 +54,16 @@ pub(crate) const MAILBOX: Topic =
                 Mesh::of(app).connections.push(&aid, &frame);
             }
         })
-        .former(|word| match word {
-            FormerWord::Listener(name) | FormerWord::Frame(name, _) => is_aid(name).then(|| name.clone()),
-            FormerWord::Urgent(_) => None,
+        .legacy(|word| match word {
+            LegacyWord::Listener(name) | LegacyWord::Frame(name, _) => is_aid(name).then(|| name.clone()),
+            LegacyWord::Urgent(_) => None,
         });
 
 pub(crate) struct MessageDelivery {
     connections: Arc<Connections>,
     bound: Mutex<HashMap<Aid, BySender>>,
     behind: Mutex<Behind>,
-    some: Notify,
+    added: Notify,
     /// Notified when any mailbox may be behind.
     all: Notify,
 }
@@ -136,7 +136,7 @@ impl MessageDelivery {
 
     pub(crate) fn new(connections: Arc<Connections>) -> Self {
         let (bound, behind) = Default::default();
-        Self { connections, bound, behind, some: Notify::new(), all: Notify::new() }
+        Self { connections, bound, behind, added: Notify::new(), all: Notify::new() }
     }
 
     /// Pushes a message that this server has committed. True if a connection has it, or will have it in a moment.
@@ -156,7 +156,7 @@ impl MessageDelivery {
     pub(crate) fn look_again(&self, aid: &Aid) {
         if self.connections.is_online(aid) {
             self.behind().add(aid);
-            self.some.notify_one();
+            self.added.notify_one();
         }
     }
 
@@ -213,7 +213,7 @@ impl MessageDelivery {
             let next = self.behind().take();
             match next {
                 Some(aid) => return aid,
-                None => self.some.notified().await,
+                None => self.added.notified().await,
             }
         }
     }
@@ -221,7 +221,7 @@ impl MessageDelivery {
     /// Ends the reading of a mailbox, so that it may be read again.
     fn finish_reading(&self, aid: &Aid) {
         self.behind().reading.remove(aid);
-        self.some.notify_one();
+        self.added.notify_one();
     }
 
     /// Reads a mailbox from where its connections to this server are, and pushes as much as their queues have room for.

@@ -10,7 +10,7 @@ use ostler_protocol::{
     Failure, Rule,
     failures::Problem,
     limits::SMALL_BODY_BYTES_MAX,
-    mesh::{Aid, pki::AgentMdKept},
+    mesh::{Aid, pki::AgentMdDigest},
 };
 
 use super::plain::{host_name, plain};
@@ -25,8 +25,8 @@ const MARKDOWN: &str = "text/markdown";
 /// Store the caller's description: a front matter and Markdown. The token is the access token of a mesh login.
 #[utoipa::path(put, path = "/agent.md", tag = "mesh", security(("mesh" = [])),
     request_body(content = String, content_type = "text/markdown"),
-    responses((status = 200, body = AgentMdKept), (status = "4XX", body = Problem)))]
-pub(crate) async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdKept>, Refusal> {
+    responses((status = 200, body = AgentMdDigest), (status = "4XX", body = Problem)))]
+pub(crate) async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdDigest>, Refusal> {
     let owner = service::agent_md::owner(&app, bearer(request.headers())?).await?;
     let body = read_raw(request, &app, MARKDOWN, SMALL_BODY_BYTES_MAX).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Failure::invalid(Rule::AgentMdUtf8, "agent.md is UTF-8 text"))?;

@@ -16,7 +16,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
     },
 };
 
@@ -30,8 +30,7 @@ pub(crate) async fn issue(
     Caller(caller): Caller,
     Body(request): Body<IssueCertificate>,
 ) -> Result<(StatusCode, Json<Identity>), Refusal> {
-    let (identity, created) = identities::issue(&app, &caller, request).await?;
-    Ok((created_status(created), Json(identity)))
+    Ok(created(identities::issue(&app, &caller, request).await?))
 }
 
 /// List names with their newest certificates, the newest first.

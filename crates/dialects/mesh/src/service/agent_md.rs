@@ -7,7 +7,7 @@ use ostler_protocol::{
         Aid,
         agent_md::{AgentMd, Visibility},
         identities::Identity,
-        pki::AgentMdKept,
+        pki::AgentMdDigest,
     },
 };
 use ostler_store::{self as store, mesh::agent_md::StoredAgentMd};
@@ -20,13 +20,13 @@ pub(crate) async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure
     caller(app, token).await?.ok_or_else(|| unauthenticated("this needs an agent's access token"))
 }
 
-pub(crate) async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
+pub(crate) async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdDigest, Failure> {
     let read = AgentMd::read(text, aid)?;
     let (content, visibility, updated_at) = (text.to_owned(), read.visibility, app.now());
     let stored = StoredAgentMd { aid: aid.clone(), content, visibility, updated_at };
     store::mesh::agent_md::upsert(&app.db, &stored).await?;
     let agent_md_sha256 = hex(&ostler_crypto::sha256(text.as_bytes()));
-    Ok(AgentMdKept { ok: true, aid: aid.to_string(), agent_md_sha256 })
+    Ok(AgentMdDigest { ok: true, aid: aid.to_string(), agent_md_sha256 })
 }
 
 /// Only its owner can read a private description; other callers do not learn that it exists. A revoked name has none.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     MeshCaller,
-    identities::{Grounds, agents_key, certify, check_name, check_unused, end_logins, find, open_invite, version},
+    identities::{Grounds, certify, check_name, check_unused, end_logins, find, identity_key, open_invite, version},
     tokens,
 };
 use crate::state::Mesh;
@@ -48,7 +48,7 @@ pub(crate) async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams)
     if curve != "P-256" {
         return Err(Failure::invalid(Rule::Curve, "curve: P-256").detail("field", "curve"));
     }
-    let key = agents_key(&public_key)?;
+    let key = identity_key(&public_key)?;
     if find(app, &aid).await?.is_some() {
         return Err(already_exists(&aid));
     }
@@ -151,7 +151,7 @@ pub(crate) async fn renew_cert(app: &App, caller: &MeshCaller, params: RenewCert
 /// A certificate for a new key. The certificates for the old key are revoked, and all other logins with it end.
 pub(crate) async fn rekey(app: &App, caller: &MeshCaller, params: RekeyParams) -> Result<CertResult, Failure> {
     let RekeyParams { request_id, nonce, public_key, signature } = params;
-    let key = agents_key(&public_key)?;
+    let key = identity_key(&public_key)?;
     let signed = proofs::rekey(&nonce, &public_key);
     let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
     Mesh::of(app).count_rekey(&caller.aid, app.now())?;

@@ -7,6 +7,7 @@ use ostler_crypto::{
 };
 use ostler_protocol::{
     Failure, Rule, Timestamp,
+    created::Created,
     cursors::{Cursor, PageRequest},
     mesh::{
         Aid,
@@ -58,7 +59,7 @@ pub(crate) async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> 
 }
 
 /// Parses a public key that an identity may have.
-pub(crate) fn agents_key(text: &str) -> Result<PublicKey, Failure> {
+pub(crate) fn identity_key(text: &str) -> Result<PublicKey, Failure> {
     let key = PublicKey::from_base64(text).filter(|key| key.curve() == Curve::P256);
     key.ok_or_else(|| {
         Failure::invalid(Rule::PublicKey, "the public key is the DER of one on P-256, in base64")
@@ -143,8 +144,8 @@ fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry
     Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at }
 }
 
-/// Stores which authority certifies the domain, and the auth service's own certificate. Run once at start. The inner error says
-/// why this server has no mesh.
+/// Stores which authority certifies the domain, and the auth service's own certificate. Run once at start. The inner error is
+/// the reason why this server has no mesh.
 pub(crate) async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), String>, store::StoreError> {
     let (domain, ours) = (pki.domain().as_str(), pki.issuer().certificate().fingerprint());
     if store::mesh::identities::claim_issuer(db, domain, &ours, now).await? != ours {
@@ -180,20 +181,20 @@ pub(crate) async fn issue(
     app: &App,
     caller: &Principal,
     request: IssueCertificate,
-) -> Result<(Identity, bool), Failure> {
+) -> Result<Created<Identity>, Failure> {
     Access::Operate.admit(caller)?;
     let IssueCertificate { aid, public_key } = request;
     check_operators_name(Mesh::of(app).pki()?, &aid)?;
-    let key = agents_key(&public_key)?;
+    let key = identity_key(&public_key)?;
     let existing = find(app, &aid).await?;
     if let Some(existing) =
         existing.as_ref().filter(|existing| existing.revoked_at.is_none() && has_key(existing, &key))
     {
-        return Ok((existing.clone(), false));
+        return Ok(Created::existing(existing.clone()));
     }
     let is_compromised = |existing: &Identity| existing.revocation_reason == Some(RevocationReason::KeyCompromise);
     if existing.as_ref().is_some_and(|existing| is_compromised(existing) && has_key(existing, &key)) {
-        let message = "the key was revoked because somebody else may have it; make another";
+        let message = "the key was revoked as compromised; generate a new key";
         return Err(Failure::rule(Rule::KeyCompromised, message));
     }
     let grounds = match &existing {
@@ -211,7 +212,7 @@ pub(crate) async fn issue(
         if existing.is_some() {
             end_logins(&app, &aid).await?;
         }
-        Ok((version(&app, &aid, None).await?, true))
+        Ok(Created::new(version(&app, &aid, None).await?))
     })
     .await
 }
@@ -243,7 +244,7 @@ pub(crate) async fn revoke(
 /// certificate must be revoked.
 async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason) -> Result<Identity, Failure> {
     let _turn = Mesh::of(app).certifying.lock().await;
-    let mut attempts = app.attempts(|| concurrent_change(aid));
+    let mut attempts = app.db.attempts(|| concurrent_change(aid));
     loop {
         attempts.start_next()?;
         let newest = version(app, aid, None).await?;
@@ -262,7 +263,7 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
 }
 
 fn concurrent_change(aid: &Aid) -> Failure {
-    Failure::rule(Rule::AidChanged, format!("{aid} was changed meanwhile; ask again"))
+    Failure::rule(Rule::AidChanged, format!("{aid} was changed concurrently; retry"))
 }
 
 /// Closes the connections, to any server, whose logins used keys that are no longer valid, and deletes those logins and prekeys.
@@ -301,7 +302,7 @@ pub(crate) fn invite(app: &App, caller: &Principal, request: &CreateInvite) -> R
 
 /// The id of an invitation to register this name. Only the row that registers the name spends it.
 pub(crate) fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<String, Failure> {
-    let invite = invite.ok_or_else(|| not_invited("names are given by invitation here"))?;
+    let invite = invite.ok_or_else(|| not_invited("a name can only be registered with an invitation"))?;
     let ticket: InviteTicket =
         pki.open_ticket(INVITE, invite).ok_or_else(|| not_invited("the invitation is not valid"))?;
     if app.wall() > ticket.until || ticket.aid.as_ref().is_some_and(|named| named != aid) {

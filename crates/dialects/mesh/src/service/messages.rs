@@ -24,7 +24,7 @@ use ostler_protocol::{
         },
         prekeys::{GetPrekeyParams, GetPrekeyResult, Prekey, PutPrekeyResult},
     },
-    retention::{RetentionNoun, held},
+    retention::{RetentionNoun, under_hold},
 };
 use ostler_store::{
     lane::LaneError,
@@ -166,7 +166,7 @@ async fn post(app: &App, post: MailboxRequest) -> Result<MailboxOutcome, Failure
     let recipients = Arc::new(LocalConnections(app.clone()));
     Mesh::of(app).mailboxes(app).submit(post, recipients).await.map_err(|error| match error {
         LaneError::Refused(failure) => failure,
-        LaneError::Taken => Failure::rule(Rule::MessageTaken, "sent twice at once; try again"),
+        LaneError::Taken => Failure::rule(Rule::MessageTaken, "the same message is being sent concurrently; try again"),
         LaneError::Store(error) => error.into(),
     })
 }
@@ -290,7 +290,7 @@ pub(crate) async fn recall(app: &App, caller: &MeshCaller, params: RecallParams)
         notify(app, &to, RECALLED_EVENT, &event);
     }
     if let Some(message_id) = first_held {
-        return Err(held(&format!("message {message_id:?}")));
+        return Err(under_hold(&format!("message {message_id:?}")));
     }
     let errors = (!errors.is_empty()).then_some(errors);
     Ok(RecallResult { success: true, accepted, recalled: count, errors })

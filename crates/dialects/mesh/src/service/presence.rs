@@ -17,7 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{former, gateway::connections::ConnectionId, state::Mesh};
+use crate::{gateway::connections::ConnectionId, legacy_wakeups, state::Mesh};
 use ostler_server::{app::App, dialect::Topic};
 
 /// What a probe may take beyond the peer's time to respond: wake-ups between servers, a write in progress. With that, it ends
@@ -161,11 +161,11 @@ pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
 
 /// Another server probes the connection in a device slot.
 pub(crate) const PROBE: Topic =
-    Topic::new("mesh.probe", wake_probe, |_| {}).urgent().former(|word| former::urgent_key(word, '?'));
+    Topic::new("mesh.probe", wake_probe, |_| {}).urgent().legacy(|word| legacy_wakeups::urgent_key(word, '?'));
 
 /// The probe of the connection in a device slot has ended.
 pub(crate) const SETTLED: Topic =
-    Topic::new("mesh.settled", wake_settled, |_| {}).urgent().former(|word| former::urgent_key(word, '='));
+    Topic::new("mesh.settled", wake_settled, |_| {}).urgent().legacy(|word| legacy_wakeups::urgent_key(word, '='));
 
 /// The key of an identity's device slot.
 pub(crate) fn place_key(aid: &Aid, DeviceSlot { device_id, slot_id }: &DeviceSlot) -> String {

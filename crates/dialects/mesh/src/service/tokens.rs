@@ -16,7 +16,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, mesh::logins::Pair};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{former, state::Mesh};
+use crate::{legacy_wakeups, state::Mesh};
 use ostler_server::{
     app::App,
     auth::{mint, token_hash},
@@ -82,7 +82,7 @@ pub(crate) async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult
     }
     app.to_the_end(|app| async move {
         if let Some(aid) = store::mesh::logins::delete_by_spent(&app.db, &hash).await? {
-            tracing::warn!(%aid, "a refresh token was shown a second time; its login was ended");
+            tracing::warn!(%aid, "a refresh token was used a second time; its login was ended");
             recheck_logins(&app, &aid);
         }
         Ok(())
@@ -120,7 +120,7 @@ pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
 /// Logins of an identity have ended.
 pub(crate) const LOGINS: Topic = Topic::new("mesh.logins", wake_logins, |app| Mesh::of(app).recheck_all_logins())
     .urgent()
-    .former(|word| former::urgent_key(word, '!'));
+    .legacy(|word| legacy_wakeups::urgent_key(word, '!'));
 
 fn wake_logins(app: &App, key: &str) {
     if let Ok(aid) = key.parse::<Aid>() {

@@ -122,7 +122,7 @@ impl FromRequest<App> for UploadForm {
         })?;
         let patience = Duration::from_millis(app.config.limits.body_ms);
         let read = tokio::time::timeout(patience, read(form, permit)).await;
-        Ok(read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not come in time"))?.map(Self)?)
+        Ok(read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not arrive in time"))?.map(Self)?)
     }
 }
 

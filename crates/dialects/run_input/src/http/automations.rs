@@ -19,6 +19,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
         problem::Refusal,
+        responses::created,
     },
 };
 
@@ -32,8 +33,7 @@ pub(crate) async fn create(
     Caller(caller): Caller,
     Body(request): Body<CreateAutomation>,
 ) -> Result<(StatusCode, Json<Automation>), Refusal> {
-    let (automation, is_new) = automations::create(&app, &caller, request).await?;
-    Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(automation)))
+    Ok(created(automations::create(&app, &caller, request).await?))
 }
 
 /// List the caller's automations, the newest first.

@@ -70,7 +70,7 @@ impl FromRequest<App> for Recording {
         let form = form.map_err(|_| Failure::rule(Rule::ContentType, "the body must be multipart/form-data"))?;
         let patience = Duration::from_millis(app.config.limits.body_ms);
         let read = tokio::time::timeout(patience, read(form)).await;
-        let audio = read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not come in time"))??;
+        let audio = read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not arrive in time"))??;
         Ok(Self { audio, _permit: permit })
     }
 }

@@ -109,7 +109,7 @@ pub(crate) async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Re
 
 /// A file, for any client with a valid URL of it. An expired URL and an altered one are rejected in the same way.
 pub(crate) async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
-    let refused = || Failure::rule(Rule::AttachmentUrl, "this URL was not signed here, or has ended");
+    let refused = || Failure::rule(Rule::AttachmentUrl, "this server did not sign the URL, or it has expired");
     let path: ObjectPath = path.parse().map_err(|_| refused())?;
     if !RunInputState::of(app).files.proves(bucket, &path, proof, app.wall()) {
         return Err(refused());

@@ -8,9 +8,10 @@ mod tools;
 
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
+    created::Created,
     cursors::{Cursor, Page, PageRequest},
     ids::AutomationId,
-    retention::held,
+    retention::under_hold,
     run_input::{
         automations::{
             Automation, AutomationPage, AutomationStatus, CreateAutomation, DisabledReason, ListAutomations,
@@ -48,7 +49,7 @@ pub(crate) async fn create(
     app: &App,
     caller: &Principal,
     request: CreateAutomation,
-) -> Result<(Automation, bool), Failure> {
+) -> Result<Created<Automation>, Failure> {
     let (owner_id, tenant_id) = (threads::owner(caller)?, threads::tenant(app, caller)?.to_owned());
     caller.may_submit(&tenant_id)?;
     let timezone = match request.check()? {
@@ -58,7 +59,7 @@ pub(crate) async fn create(
     if let Some(key) = &request.bootstrap_key {
         app.name("bootstrap_key", key)?;
         if let Some(existing) = store::run_input::automations::find_by_bootstrap_key(&app.db, &owner_id, key).await? {
-            return Ok((existing, false));
+            return Ok(Created::existing(existing));
         }
     }
     tools::check(app, caller, request.config.enabled_tools.as_deref()).await?;
@@ -87,7 +88,7 @@ pub(crate) async fn create(
     match store::run_input::automations::insert(&app.db, &new, most).await? {
         InsertedAutomation::Yes => {
             wake_schedulers(app);
-            Ok((new, true))
+            Ok(Created::new(new))
         }
         InsertedAutomation::TooMany => {
             Err(Failure::rule(Rule::AutomationQuota, format!("you have the most automations that are allowed, {most}")))
@@ -97,7 +98,7 @@ pub(crate) async fn create(
             let key = new.bootstrap_key.as_deref().unwrap_or_default();
             let existing = store::run_input::automations::find_by_bootstrap_key(&app.db, &new.owner_id, key).await?;
             existing
-                .map(|existing| (existing, false))
+                .map(Created::existing)
                 .ok_or_else(|| Failure::rule(Rule::AutomationUnknown, "you have no such automation"))
         }
     }
@@ -154,7 +155,7 @@ pub(crate) async fn update(
         tools::check(app, caller, config.enabled_tools.as_deref()).await?;
     }
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "the automation was changed too often; try again"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "the automation was changed too often; try again"));
     loop {
         attempts.start_next()?;
         let old = get(app, caller, id).await?;
@@ -194,7 +195,7 @@ pub(crate) async fn delete(app: &App, caller: &Principal, id: AutomationId) -> R
     let tenant_id = get(app, caller, id).await?.tenant_id;
     let is_deleted = store::run_input::automations::delete(&app.db, id, &tenant_id).await?;
     if !is_deleted && store::retention::is_tenant_held(&app.db, &tenant_id).await? {
-        return Err(held("this automation"));
+        return Err(under_hold("this automation"));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use ostler_protocol::{
     Failure, FailureKind, Rule,
     cursors::{Cursor, Page, PageRequest},
     ids::CalendarEventId,
-    retention::held,
+    retention::under_hold,
     run_input::calendar::{
         CalendarEvent, CalendarEventPage, CalendarOccurrences, CreateCalendarEvent, EVENTS_PER_USER_MAX, EventFields,
         ListCalendarEvents, OCCURRENCES_MAX, UpdateCalendarEvent, Window, export, occurrences as event_occurrences,
@@ -142,7 +142,7 @@ pub(crate) async fn update(
     request: &UpdateCalendarEvent,
 ) -> Result<CalendarEvent, Failure> {
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "the event was changed too often; try again"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "the event was changed too often; try again"));
     loop {
         attempts.start_next()?;
         let old = get(app, caller, id).await?;
@@ -174,7 +174,7 @@ pub(crate) async fn delete(app: &App, caller: &Principal, id: CalendarEventId) -
     let tenant_id = get(app, caller, id).await?.tenant_id;
     let is_deleted = store::run_input::calendar_events::delete(&app.db, id, &tenant_id).await?;
     if !is_deleted && store::retention::is_tenant_held(&app.db, &tenant_id).await? {
-        return Err(held("this event"));
+        return Err(under_hold("this event"));
     }
     Ok(())
 }

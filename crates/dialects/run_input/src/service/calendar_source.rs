@@ -119,7 +119,7 @@ impl ToolSource for CalendarSource {
                 Some(owner) => owners::principal(app, owner).await?,
                 None => None,
             };
-            // Without a calendar, the call fails and says so.
+            // Without a calendar, the call fails with that reason.
             let Some(caller) = caller else { return Ok(Ok(())) };
             let arguments = Value::Object(arguments.clone());
             let checked = match tool.name.as_str() {

@@ -6,12 +6,15 @@ mod edits;
 mod front_end;
 mod interrupts;
 mod job_context;
+mod open_calls;
+mod pending_calls;
 mod runtime;
 mod stream;
 mod transcript;
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
+    created::Created,
     ids::{PermissionId, RunId, SessionId},
     kernel::{
         aliases::CommandAlias,
@@ -122,7 +125,7 @@ async fn accept_of(
         check_run_id(app, parent, "parentRunId")?;
     }
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"));
     let mut has_checked_tools = false;
     loop {
         attempts.start_next()?;
@@ -140,17 +143,17 @@ async fn accept_of(
         transcript::check(app, thread.as_ref(), &input.transcript).await?;
         let exists = thread.is_some();
         let thread = match thread {
-            Some(session) => (session, false),
-            None => (new_thread(app, caller, &input.thread_id, automation)?, true),
+            Some(session) => Created::existing(session),
+            None => Created::new(new_thread(app, caller, &input.thread_id, automation)?),
         };
         let work = match input.resume.as_slice() {
             [] => turn(app, caller, input, &thread, automation).await?,
             answers => {
-                let (found, voter) = (exists.then_some(&thread.0), permissions::voter(caller, None, locality));
+                let (found, voter) = (exists.then_some(&thread.value), permissions::voter(caller, None, locality));
                 resume(app, answers, found, voter).await.map_err(submission_failure)?
             }
         };
-        let session = &thread.0;
+        let session = &thread.value;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
         let parent = input.parent_run_id.clone();
         let answered = interrupts::answered_by(&work);
@@ -256,10 +259,10 @@ async fn turn(
     app: &App,
     caller: &Principal,
     input: &RunInput,
-    thread: &(Session, bool),
+    thread: &Created<Session>,
     automation: Option<&Automation>,
 ) -> Result<Submission, Failure> {
-    let (session, is_new) = thread;
+    let Created { value: session, is_new } = thread;
     let existing = (!is_new).then_some(session);
     if !is_new {
         session_storage::check_there(app, session).await?;
@@ -387,7 +390,7 @@ async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<C
     })
 }
 
-/// Answers to interrupts, each to the request that its interrupt stands for now. Fails if the thread does not exist.
+/// Answers to interrupts, each to the current request of its interrupt. Fails if the thread does not exist.
 async fn resume(
     app: &App,
     entries: &[ResumeEntry],

@@ -8,7 +8,7 @@ use ostler_protocol::{
         operations::{ChangeSessionOp, SessionChange},
         sessions::Session,
     },
-    retention::{RetentionNoun, held},
+    retention::{RetentionNoun, under_hold},
     run_input::agui::input::read_thread_id,
 };
 use ostler_store as store;
@@ -93,7 +93,7 @@ pub(crate) async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Res
     if let Some(session) = find_any(app, caller, &thread_id).await?
         && store::retention::is_held(&app.db, session.session).await?
     {
-        return Err(held("this thread"));
+        return Err(under_hold("this thread"));
     }
     let session = mark_erased(app, caller, &thread_id).await?;
     app.to_the_end(|app| async move {
@@ -109,7 +109,7 @@ pub(crate) async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Res
 /// Marks the thread as erased: from here on no client finds it, and its runner is rejected.
 async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
     let mut attempts =
-        app.attempts(|| Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"));
+        app.db.attempts(|| Failure::new(FailureKind::Overloaded, "the thread still has running work; try again"));
     loop {
         attempts.start_next()?;
         let Some(session) = find_any(app, caller, thread_id).await? else {
@@ -129,7 +129,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
 }
 
 /// Deletes the files first: once the rows are deleted, the thread's id is free, and another thread may use it. A hold that is
-/// placed meanwhile keeps the rest, until it is released.
+/// placed concurrently keeps the rest, until it is released.
 async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     app.forget_session(session.session);
     if let (Some(owner), Some(thread_id)) = (&session.owner, &session.external_id) {

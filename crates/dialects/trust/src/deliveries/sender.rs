@@ -48,7 +48,7 @@ impl Sender {
         Ok(self.http.get_or_init(|| made))
     }
 
-    /// `Err` says why there was no response, for the webhook's owner.
+    /// `Err` is the reason why there was no response, for the webhook's owner.
     pub(crate) async fn post(&self, url: &str, headers: HeaderMap, body: String) -> Result<HookResponse, String> {
         // The rules may have changed since the webhook was set.
         let url = check_url(&self.rules, url).map_err(|failure| failure.message)?;

@@ -19,7 +19,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, Params},
         problem::Refusal,
-        responses::created_status,
+        responses::created,
     },
 };
 
@@ -32,8 +32,7 @@ pub(crate) async fn create(
     Caller(caller): Caller,
     Body(request): Body<CreateRelation>,
 ) -> Result<(StatusCode, Json<RelationView>), Refusal> {
-    let (relation, created) = service::relations::create(&app, &caller, request).await?;
-    Ok((created_status(created), Json(relation)))
+    Ok(created(service::relations::create(&app, &caller, request).await?))
 }
 
 /// List the caller's relations, newest first, with their state under the agents' current manifests.

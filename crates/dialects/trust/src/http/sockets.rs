@@ -164,12 +164,12 @@ impl AuthError {
 
     fn message(self) -> &'static str {
         match self {
-            Self::Late => "the first frame, auth, did not come in time",
+            Self::Late => "the first frame, auth, did not arrive in time",
             Self::Malformed => "the first frame must be auth, with a token",
-            Self::Token => "the token is not valid, or not any more",
-            Self::Caller => "this token is of a caller that this connection is not for",
+            Self::Token => "the token is not valid, or no longer valid",
+            Self::Caller => "this WebSocket does not accept this kind of token",
             Self::TooMany => "too many connections are open",
-            Self::Unavailable => "who this is cannot be looked up now; try again",
+            Self::Unavailable => "the token could not be checked; try again",
         }
     }
 }
@@ -338,7 +338,7 @@ impl SocketDialect for TrustSocket {
         self.authenticated.is_some()
     }
 
-    async fn hear(&mut self, text: &str) -> Step {
+    async fn handle_text(&mut self, text: &str) -> Step {
         if text.len() > HEARD_BYTES_MAX {
             return Close::TOO_LONG.into();
         }
@@ -369,13 +369,13 @@ impl SocketDialect for TrustSocket {
                 _ = peer.readmit.tick() => peer.must_check = true,
                 _ = peer.reread.tick() => peer.must_reread = true,
                 () = peer.registration.must_reread() => peer.must_reread = true,
-                () = peer.registration.some() => {}
+                () = peer.registration.wait_for_notification() => {}
                 () = self.app.drained() => {}
             }
         }
     }
 
-    async fn attend(&mut self) -> Step {
+    async fn process_pending(&mut self) -> Step {
         if self.app.is_draining() {
             return Close::GOING.into();
         }

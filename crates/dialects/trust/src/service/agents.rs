@@ -29,7 +29,7 @@ use ostler_server::{
 };
 use ostler_store::{
     self as store, Db,
-    trust::{manifests::KeptManifest, webhooks::NewDelivery},
+    trust::{manifests::StoredManifest, webhooks::NewDelivery},
 };
 use secrecy::ExposeSecret;
 
@@ -171,7 +171,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent
     problems.check()?;
     // Within this server an agent's updates take turns; only those of another server can interleave.
     let _turn = Trust::of(app).manifests.turn(id).await;
-    let mut attempts = app.attempts(|| {
+    let mut attempts = app.db.attempts(|| {
         let message = "the agent was changed from elsewhere all the while; try again";
         Failure::rule(Rule::VersionConflict, message)
     });
@@ -360,12 +360,12 @@ async fn compare(
 }
 
 /// Sets the agent's next manifest, and returns it as it is stored for people who consent to it.
-fn declare(agent: &mut Agent, checked: &Checked, before: &DeclaredSince) -> KeptManifest {
+fn declare(agent: &mut Agent, checked: &Checked, before: &DeclaredSince) -> StoredManifest {
     let Canonical { text, hash } = checked.canonical.clone();
     let version = agent.capability_manifest_version + 1;
     agent.capability_manifest = RawJson::parse(text.clone()).ok();
     agent.capability_manifest_hash = Some(hash.clone());
     agent.capability_manifest_version = version;
     let declared_since = declared_since(before, &checked.manifest, version);
-    KeptManifest { agent_id: agent.id, version, hash, manifest: text, declared_since, created_at: agent.updated_at }
+    StoredManifest { agent_id: agent.id, version, hash, manifest: text, declared_since, created_at: agent.updated_at }
 }

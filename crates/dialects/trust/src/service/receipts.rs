@@ -10,7 +10,7 @@ use ostler_store::{
     trust::receipts::{Of, StoredReceipts},
 };
 
-use super::relations::own;
+use super::relations::find_own;
 use ostler_server::{app::App, auth::Principal};
 
 /// Receipts read at a time while a ledger is exported.
@@ -22,7 +22,7 @@ pub(crate) async fn list(
     relation_id: RelationId,
     request: ListReceipts,
 ) -> Result<ReceiptPage, Failure> {
-    own(app, caller, relation_id).await?;
+    find_own(app, caller, relation_id).await?;
     let (after_seq, limit) = (cursors::after_seq(request.after_seq)?, cursors::limit(request.limit)?);
     let page = read(app, Of::Relation(relation_id), after_seq, limit).await?;
     let receipts = page.receipts.iter().map(|(_, text)| serde_json::from_str(text)).collect::<Result<Vec<_>, _>>();

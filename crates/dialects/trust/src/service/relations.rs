@@ -5,16 +5,17 @@ use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
+    created::Created,
     cursors::{Cursor, PageRequest},
     ids::{AgentId, ReceiptId, RelationId, name},
     trust::{
         i18n::Language,
         manifest::ManifestDiff,
-        receipts::{Act, Receipt, ReceiptNote, Words},
+        receipts::{ConsentTexts, Receipt, ReceiptAction, ReceiptNote},
         relations::{
             Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
             RelationChanges, RelationNotification, RelationPage, RelationView, UseScope,
-            answering::{self, Between, establish},
+            answering::{self, RelationParties, establish},
             standing::{DeclaredSince, Question, Standing},
         },
     },
@@ -49,16 +50,16 @@ struct RelationContext {
 impl RelationContext {
     async fn of(app: &App, relation: Relation) -> Result<Self, Failure> {
         let current = Trust::of(app).manifests.current(&app.db, relation.agent_id).await?;
-        Self::against(app, relation, current).await
+        Self::with_manifest(app, relation, current).await
     }
 
     /// With the number of the agent's current manifest, as it was read together with the relation.
-    async fn under(app: &App, relation: Relation, manifest_version: Option<i64>) -> Result<Self, Failure> {
+    async fn with_version(app: &App, relation: Relation, manifest_version: Option<i64>) -> Result<Self, Failure> {
         let current = Trust::of(app).manifests.numbered(&app.db, relation.agent_id, manifest_version).await?;
-        Self::against(app, relation, current).await
+        Self::with_manifest(app, relation, current).await
     }
 
-    async fn against(app: &App, relation: Relation, current: Arc<ManifestVersion>) -> Result<Self, Failure> {
+    async fn with_manifest(app: &App, relation: Relation, current: Arc<ManifestVersion>) -> Result<Self, Failure> {
         let consented = relation.consented.version;
         let changed = match relation.revoked_at {
             None => Trust::of(app).manifests.changed(&app.db, relation.agent_id, consented, &current).await?,
@@ -76,7 +77,7 @@ impl RelationContext {
 /// A change of a relation that is decided and not yet stored.
 struct Decision {
     next: Relation,
-    act: Act,
+    act: ReceiptAction,
     used: Option<UseScope>,
     /// The manifest that it was decided under. `None` if it was decided from the relation alone.
     current: Option<Arc<ManifestVersion>>,
@@ -86,15 +87,17 @@ struct Decision {
 
 impl Decision {
     /// A decision from the relation alone: no manifest can prevent a revocation.
-    fn alone(next: Relation, act: Act) -> Self {
+    fn alone(next: Relation, act: ReceiptAction) -> Self {
         Self { next, act, used: None, current: None, language: Language::default() }
     }
 
     /// The version that must still be the agent's current one when the decision is stored.
     fn must_be_current(&self) -> Option<i64> {
         match self.act {
-            Act::Established | Act::Consented | Act::Used => self.current.as_ref().map(|current| current.version),
-            Act::Narrowed | Act::Revoked | Act::Ended => None,
+            ReceiptAction::Established | ReceiptAction::Consented | ReceiptAction::Used => {
+                self.current.as_ref().map(|current| current.version)
+            }
+            ReceiptAction::Narrowed | ReceiptAction::Revoked | ReceiptAction::Ended => None,
         }
     }
 }
@@ -103,7 +106,7 @@ impl Decision {
 pub(crate) async fn granted_scopes(app: &App, agent_id: AgentId, user_id: &str) -> Result<BTreeSet<String>, Failure> {
     let inputs = store::trust::decisions::find_grant_inputs(&app.db, user_id, agent_id).await?;
     let Some(relation) = inputs.active else { return Ok(BTreeSet::new()) };
-    let context = RelationContext::under(app, relation, inputs.manifest_version).await?;
+    let context = RelationContext::with_version(app, relation, inputs.manifest_version).await?;
     Ok(context.standing(app.wall()).view().granted_scopes.into_iter().collect())
 }
 
@@ -112,15 +115,16 @@ pub(crate) async fn create(
     app: &App,
     caller: &Principal,
     request: CreateRelation,
-) -> Result<(RelationView, bool), Failure> {
+) -> Result<Created<RelationView>, Failure> {
     let user_id = caller.owner()?;
     let (agent_id, answers) = request.into_answers();
-    let mut attempts = app.attempts(contended);
+    let mut attempts = app.db.attempts(contended);
     loop {
         attempts.start_next()?;
         let inputs = store::trust::decisions::find_grant_inputs(&app.db, &user_id, agent_id).await?;
         if let Some(existing) = inputs.active {
-            return Ok((check_same(app, existing, inputs.manifest_version, &answers).await?, false));
+            let existing = check_same(app, existing, inputs.manifest_version, &answers).await?;
+            return Ok(Created::existing(existing));
         }
         if inputs.active_count >= RELATIONS_PER_USER_MAX {
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
@@ -129,7 +133,7 @@ pub(crate) async fn create(
         let agent = lookup::not_retired(inputs.agent)?;
         let refused = inputs.ended.map(|ended| ended.answers).unwrap_or_default();
         let current = Trust::of(app).manifests.numbered(&app.db, agent_id, inputs.manifest_version).await?;
-        let between = Between {
+        let parties = RelationParties {
             relation_id: RelationId::new(app.ids.body()),
             agent_id,
             agent_name: agent.name,
@@ -137,14 +141,14 @@ pub(crate) async fn create(
             user_id: user_id.clone(),
         };
         let now = app.wall();
-        let relation = establish(between, current.declared(), &refused, &answers, now)?;
-        let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
-        let receipt = Receipt::write(&inputs.head, note(app, Act::Established, None), &relation, &words);
-        let delivery = relation_delivery(app, Act::Established, &relation, Some(&current)).await;
+        let relation = establish(parties, current.declared(), &refused, &answers, now)?;
+        let words = ConsentTexts::Displayed { manifest: &current.checked.manifest, language: answers.language };
+        let receipt = Receipt::write(&inputs.head, note(app, ReceiptAction::Established, None), &relation, &words);
+        let delivery = relation_delivery(app, ReceiptAction::Established, &relation, Some(&current)).await;
         let inserted = store::trust::relations::insert(&app.db, &relation, &receipt, delivery.as_ref()).await;
         if inserted? {
             announce(app, delivery);
-            return Ok((RelationContext::of(app, relation).await?.standing(now).view(), true));
+            return Ok(Created::new(RelationContext::of(app, relation).await?.standing(now).view()));
         }
     }
 }
@@ -156,11 +160,11 @@ async fn check_same(
     manifest_version: Option<i64>,
     repeated: &Answers,
 ) -> Result<RelationView, Failure> {
-    let context = RelationContext::under(app, existing, manifest_version).await?;
+    let context = RelationContext::with_version(app, existing, manifest_version).await?;
     let Relation { relation_id, agent_id, agent_name, agent_owner_id, user_id, answers, created_at, .. } =
         context.relation.clone();
-    let between = Between { relation_id, agent_id, agent_name, agent_owner_id, user_id };
-    let again = establish(between, context.current.declared(), &answers, repeated, created_at)?;
+    let parties = RelationParties { relation_id, agent_id, agent_name, agent_owner_id, user_id };
+    let again = establish(parties, context.current.declared(), &answers, repeated, created_at)?;
     if again.answers == context.relation.answers && again.consented == context.relation.consented {
         return Ok(context.standing(app.wall()).view());
     }
@@ -170,7 +174,7 @@ async fn check_same(
 }
 
 pub(crate) async fn get(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
-    Ok(RelationContext::of(app, own(app, caller, relation_id).await?).await?.standing(app.wall()).view())
+    Ok(RelationContext::of(app, find_own(app, caller, relation_id).await?).await?.standing(app.wall()).view())
 }
 
 /// The caller's own relations that have not ended, newest first.
@@ -196,16 +200,16 @@ pub(crate) async fn update(
     relation_id: RelationId,
     request: Answers,
 ) -> Result<RelationView, Failure> {
-    let mut attempts = app.attempts(contended);
+    let mut attempts = app.db.attempts(contended);
     loop {
         attempts.start_next()?;
         let (decision, ledger) = match narrow(app, caller, relation_id, &request).await? {
             Some(narrowed) => narrowed,
             None => {
-                let inputs = own_decision(app, caller, relation_id, None).await?;
+                let inputs = load_decision(app, caller, relation_id, None).await?;
                 // An answer that no manifest could make valid is rejected before the manifest is read.
                 answering::check_answer(&inputs.relation, &request)?;
-                let context = RelationContext::under(app, inputs.relation, inputs.manifest_version).await?;
+                let context = RelationContext::with_version(app, inputs.relation, inputs.manifest_version).await?;
                 let (next, act) = answering::answer(context.standing(app.wall()), &request)?;
                 let current = Some(context.current);
                 (Decision { next, act, used: None, current, language: request.language }, inputs.ledger)
@@ -228,10 +232,10 @@ async fn narrow(
     if request.manifest_hash.is_some() {
         return Ok(None);
     }
-    let RevocationInputs { relation, ledger } = own_revocation(app, caller, relation_id).await?;
+    let RevocationInputs { relation, ledger } = load_revocation(app, caller, relation_id).await?;
     let since = declared_soon(app, relation.agent_id).await;
     let narrowed = answering::narrow(&relation, since.as_ref(), request, app.wall())?;
-    Ok(narrowed.map(|next| (Decision::alone(next, Act::Narrowed), ledger)))
+    Ok(narrowed.map(|next| (Decision::alone(next, ReceiptAction::Narrowed), ledger)))
 }
 
 /// Records a call that a person's client allows under a grant. A grant for a single call is spent by it. Idempotent by the
@@ -243,11 +247,11 @@ pub(crate) async fn use_scope(
     request: UseScope,
 ) -> Result<RelationView, Failure> {
     name("call_id", &request.call_id)?;
-    let mut attempts = app.attempts(contended);
+    let mut attempts = app.db.attempts(contended);
     loop {
         attempts.start_next()?;
-        let inputs = own_decision(app, caller, relation_id, Some(&request.call_id)).await?;
-        let context = RelationContext::under(app, inputs.relation, inputs.manifest_version).await?;
+        let inputs = load_decision(app, caller, relation_id, Some(&request.call_id)).await?;
+        let context = RelationContext::with_version(app, inputs.relation, inputs.manifest_version).await?;
         let now = app.wall();
         if let Some(used) = inputs.call_receipt {
             if used.used_scope.as_ref() == Some(&request.scope) {
@@ -260,7 +264,7 @@ pub(crate) async fn use_scope(
             return Ok(context.standing(now).view());
         };
         let (used, current) = (Some(request.clone()), Some(context.current));
-        let decision = Decision { next, act: Act::Used, used, current, language: Language::default() };
+        let decision = Decision { next, act: ReceiptAction::Used, used, current, language: Language::default() };
         if let Some(written) = write(app, decision, &inputs.ledger).await? {
             return Ok(RelationContext::of(app, written).await?.standing(app.wall()).view());
         }
@@ -269,14 +273,14 @@ pub(crate) async fn use_scope(
 
 /// Ends a relation. Idempotent.
 pub(crate) async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
-    let mut attempts = app.attempts(contended);
+    let mut attempts = app.db.attempts(contended);
     loop {
         attempts.start_next()?;
-        let RevocationInputs { relation, ledger } = own_revocation(app, caller, relation_id).await?;
+        let RevocationInputs { relation, ledger } = load_revocation(app, caller, relation_id).await?;
         let Some(next) = answering::revoke(&relation, app.wall()) else {
             return Ok(RelationContext::of(app, relation).await?.standing(app.wall()).view());
         };
-        if let Some(written) = write(app, Decision::alone(next, Act::Revoked), &ledger).await? {
+        if let Some(written) = write(app, Decision::alone(next, ReceiptAction::Revoked), &ledger).await? {
             return Ok(RelationContext::of(app, written).await?.standing(app.wall()).view());
         }
     }
@@ -288,7 +292,7 @@ pub(crate) async fn changes(
     caller: &Principal,
     relation_id: RelationId,
 ) -> Result<RelationChanges, Failure> {
-    let context = RelationContext::of(app, own(app, caller, relation_id).await?).await?;
+    let context = RelationContext::of(app, find_own(app, caller, relation_id).await?).await?;
     let (view, changed) = (context.standing(app.wall()).view(), ManifestDiff::clone(&context.changed));
     Ok(RelationChanges {
         relation_id,
@@ -382,12 +386,12 @@ async fn write(app: &App, decision: Decision, ledger: &Ledger) -> Result<Option<
     let Decision { next, act, used, current, language } = decision;
     let manifest = current.as_ref().map(|current| &current.checked.manifest);
     let before = match act {
-        Act::Established | Act::Consented => None,
+        ReceiptAction::Established | ReceiptAction::Consented => None,
         _ => ledger.last_receipt(&app.db, &next.user_id).await?,
     };
     let words = match (&before, manifest) {
-        (Some(before), manifest) => Words::Kept { before, manifest },
-        (None, Some(manifest)) => Words::Shown { manifest, language },
+        (Some(before), manifest) => ConsentTexts::Recorded { before, manifest },
+        (None, Some(manifest)) => ConsentTexts::Displayed { manifest, language },
         (None, None) => return Err(Failure::internal(format!("{} began without a receipt", next.relation_id))),
     };
     let receipt = Receipt::write(&ledger.head, note(app, act, used), &next, &words);
@@ -404,7 +408,7 @@ async fn write(app: &App, decision: Decision, ledger: &Ledger) -> Result<Option<
 /// the manifest: if that cannot be read soon, the delivery contains all remaining grants.
 async fn relation_delivery(
     app: &App,
-    act: Act,
+    act: ReceiptAction,
     relation: &Relation,
     current: Option<&ManifestVersion>,
 ) -> Option<NewDelivery> {
@@ -448,34 +452,34 @@ pub(crate) async fn end_orphaned(app: &App) -> Result<(), Failure> {
 }
 
 async fn end(app: &App, relation_id: RelationId) -> Result<(), Failure> {
-    let mut attempts = app.attempts(contended);
+    let mut attempts = app.db.attempts(contended);
     loop {
         attempts.start_next()?;
         let found = store::trust::decisions::find_revocation_inputs(&app.db, relation_id).await?;
         let RevocationInputs { relation, ledger } = found.ok_or_else(|| Failure::not_found("relation"))?;
         let Some(next) = answering::revoke(&relation, app.wall()) else { return Ok(()) };
-        if write(app, Decision::alone(next, Act::Ended), &ledger).await?.is_some() {
+        if write(app, Decision::alone(next, ReceiptAction::Ended), &ledger).await?.is_some() {
             return Ok(());
         }
     }
 }
 
 /// A relation of the caller. Another person's relation is reported as not found.
-pub(super) async fn own(app: &App, caller: &Principal, relation_id: RelationId) -> Result<Relation, Failure> {
+pub(super) async fn find_own(app: &App, caller: &Principal, relation_id: RelationId) -> Result<Relation, Failure> {
     let user_id = caller.owner()?;
     let found = store::trust::relations::get(&app.db, relation_id).await?;
     found.filter(|relation| relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
 }
 
-/// As [`own`], with the ledger that a revocation is recorded in.
-async fn own_revocation(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RevocationInputs, Failure> {
+/// As [`find_own`], with the ledger that a revocation is recorded in.
+async fn load_revocation(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RevocationInputs, Failure> {
     let user_id = caller.owner()?;
     let found = store::trust::decisions::find_revocation_inputs(&app.db, relation_id).await?;
     found.filter(|inputs| inputs.relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
 }
 
-/// As [`own`], with everything else that a decision under the current manifest is made from.
-async fn own_decision(
+/// As [`find_own`], with everything else that a decision under the current manifest is made from.
+async fn load_decision(
     app: &App,
     caller: &Principal,
     relation_id: RelationId,
@@ -487,10 +491,10 @@ async fn own_decision(
     inputs.ok_or_else(|| Failure::not_found("relation"))
 }
 
-fn note(app: &App, act: Act, used: Option<UseScope>) -> ReceiptNote {
+fn note(app: &App, act: ReceiptAction, used: Option<UseScope>) -> ReceiptNote {
     ReceiptNote { id: ReceiptId::new(app.ids.body()), act, used }
 }
 
 fn contended() -> Failure {
-    Failure::new(FailureKind::Overloaded, "too much else is written to this ledger at once; try again")
+    Failure::new(FailureKind::Overloaded, "too many concurrent writes to this ledger; try again")
 }

@@ -77,7 +77,7 @@ fn invalid(message: impl Into<String>) -> Failure {
 }
 
 impl AgentDefinition {
-    /// Reads a file. The error says what is wrong with it, without quoting it.
+    /// Reads a file. The error names the problem without quoting the file.
     pub fn parse(level: AgentLevel, text: &str) -> Result<Self, String> {
         let (members, system_prompt) = front_matter::parse(text)?;
         let named = |name: &str| members.get(name).and_then(Value::as_str).is_some_and(|text| !text.trim().is_empty());

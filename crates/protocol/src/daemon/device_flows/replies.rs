@@ -41,7 +41,7 @@ pub struct DeviceToken {
     pub expires_in_ms: Option<i64>,
 }
 
-/// What one poll of the provider says.
+/// The result of one poll of the provider.
 #[derive(Clone, Debug)]
 pub enum PollOutcome {
     Pending,
@@ -53,7 +53,7 @@ pub enum PollOutcome {
     Refused(DeviceFlowErrorKind, &'static str),
 }
 
-/// Reads the reply to a request for codes. `Err` says what is wrong with it.
+/// Reads the reply to a request for codes. `Err` names the problem.
 pub fn authorization(status: u16, body: &[u8]) -> Result<DeviceAuthorization, &'static str> {
     let members = object(body);
     if let Some(members) = &members

@@ -337,7 +337,7 @@ impl GlobQuery {
 }
 
 impl WriteWorkspaceFile {
-    /// Checks everything that needs no file system, and says how the text is to be encoded.
+    /// Checks everything that needs no file system. Returns how the text is to be encoded.
     pub fn check(&self) -> Result<TextWrite, crate::Failure> {
         let is_utf8 = |name: &String| ["utf-8", "utf8"].iter().any(|known| name.eq_ignore_ascii_case(known));
         if !self.encoding.as_ref().is_none_or(is_utf8) {

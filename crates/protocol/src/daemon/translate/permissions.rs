@@ -10,11 +10,11 @@ use crate::daemon::clients::CLIENT_ID_PREFIX;
 use crate::kernel::{
     events::{Event, EventType},
     facts::Facts,
-    permissions::{AskPermission, Asked, resolved_by},
+    permissions::{AskPermission, ParsedPermission, resolved_by},
 };
 
 pub(super) fn request(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
-    let Facts::Permission(Asked::Well(ask)) = event.facts() else {
+    let Facts::Permission(ParsedPermission::Valid(ask)) = event.facts() else {
         // A malformed request is denied at once, and no vote on it is possible: the notice of the denial follows.
         return context.notice(EventType::PermissionRequest, picked(payload, &["permissionId", "title"]));
     };

@@ -4,7 +4,7 @@ use uuid::Uuid;
 use super::*;
 use crate::{
     ids::{CommandId, RunId, SessionId},
-    kernel::{budgets::Spent, chain},
+    kernel::{budgets::Spent, chain, events::PHASE_RUNS_CHARGED},
 };
 
 fn event(seq: i64, event_type: EventType, payload: &Value) -> Event {
@@ -188,13 +188,34 @@ fn another_end_of_a_call_that_has_ended_is_recognised() {
 #[test]
 fn what_a_call_has_delegated_is_counted_apart() {
     let ended = |kind: &str| {
-        let payload = json!({"toolCallId": "a", "type": kind, "status": "completed", "totalTokens": 7, "costUsd": 0.5});
+        let payload = json!({"toolCallId": "a", "type": kind, "status": "completed", "totalTokens": 7, "costUsd": 0.5,
+            "toolCalls": 4});
         (EventType::ToolCall, payload)
     };
-    let fold = fold(&[ended(TOOLKIT), ended("command"), (EventType::Usage, json!({"totalTokens": 3}))]);
-    assert_eq!(fold.delegated, DelegatedUse { tokens: 7, cost_usd: 0.5 });
-    assert_eq!((fold.tokens, fold.turns), (3, 1));
-    assert_eq!(Spent::of(&fold).tokens, 10);
+    let mut events = vec![ended(TOOLKIT), ended("command"), (EventType::Usage, json!({"totalTokens": 3}))];
+    let counted = fold(&events);
+    assert_eq!(counted.delegated, DelegatedUse { tokens: 7, cost_usd: 0.5, tool_calls: 4 });
+    assert_eq!((counted.tokens, counted.turns, counted.tools.count), (3, 1, 2));
+    let spent = Spent::of(&counted);
+    assert_eq!((spent.tokens, spent.tool_calls), (10, 6));
+    let total = json!({"phase": PHASE_RUNS_CHARGED, "totalTokens": 1, "costUsd": 0, "toolCalls": 5});
+    events.push((EventType::BackendStatus, total));
+    let raised = fold(&events).delegated;
+    assert_eq!(raised, DelegatedUse { tokens: 7, cost_usd: 0.5, tool_calls: 5 });
+    let without_calls = DelegatedUse { tool_calls: 0, ..raised };
+    assert!(!serde_json::to_string(&without_calls).unwrap().contains("tool_calls"), "older folds stay as they are");
+}
+
+#[test]
+fn a_stored_fold_may_lack_the_tool_calls_of_started_runs() {
+    let ended = json!({"toolCallId": "a", "type": TOOLKIT, "status": "completed", "totalTokens": 7, "toolCalls": 4});
+    let replayed = fold(&[(EventType::ToolCall, ended)]);
+    let with = |tokens, tool_calls| {
+        let delegated = DelegatedUse { tokens, tool_calls, ..replayed.delegated };
+        CommandFold { delegated, ..replayed.clone() }
+    };
+    assert!(with(7, 0).is_of_log(&replayed) && with(7, 4).is_of_log(&replayed));
+    assert!(!with(7, 5).is_of_log(&replayed) && !with(6, 4).is_of_log(&replayed));
 }
 
 #[test]
@@ -219,6 +240,22 @@ fn open_calls_stay_until_they_end_and_results_show_the_last_calls_only() {
     let tools = fold(&events).tools;
     assert_eq!(tools.items.len(), TOOL_ITEMS_KEPT);
     assert!(tools.item("call-0").is_some() && tools.item("call-29").is_some() && tools.item("call-1").is_none());
+}
+
+#[test]
+fn calls_that_have_not_ended_are_counted_beyond_those_that_are_listed() {
+    let mut events: Vec<_> = (0..100).map(|n| tool(&format!("call-{n}"), "started")).collect();
+    let tools = fold(&events).tools;
+    assert_eq!((tools.has_room_for_open(), tools.unended_max()), (false, 100));
+    events.extend((0..60).map(|n| tool(&format!("call-{n}"), "completed")));
+    events.push((EventType::TerminalStatus, json!({"status": "completed"})));
+    let tools = fold(&events).tools;
+    assert_eq!((tools.open.len(), tools.unended_max()), (0, 40));
+    // Calls of many different statuses may have not ended, either.
+    let mut events: Vec<_> = (0..20).map(|n| tool(&format!("call-{n}"), &format!("status-{n}"))).collect();
+    assert_eq!(fold(&events).tools.unended_max(), 4);
+    events.push(tool("call-20", "started"));
+    assert_eq!(fold(&events).tools.unended_max(), 5);
 }
 
 #[test]

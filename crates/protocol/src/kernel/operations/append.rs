@@ -19,7 +19,7 @@ use crate::{
         events::{Appended, EventType, NewEvent, unknown_command},
         facts::{Facts, ToolFacts},
         fold::KnownCalls,
-        permissions::{Asked, VotingRules},
+        permissions::{ParsedPermission, VotingRules},
         runs::{Terminal, TerminalStatus},
     },
     tools::calls::{CallState, TOOLKIT},
@@ -200,7 +200,7 @@ fn check_sets(events: &[NewEvent]) -> Result<(), Failure> {
     for event in events {
         let next = following.next();
         let is_set = next.is_some_and(|next| {
-            matches!(next.facts, Facts::Permission(Asked::Well(_))) && next.command_id == event.command_id
+            matches!(next.facts, Facts::Permission(ParsedPermission::Valid(_))) && next.command_id == event.command_id
         });
         if is_with_next(event) && !is_set {
             let message = "a permission_request that is withNext must be followed by one of the same command";
@@ -211,7 +211,7 @@ fn check_sets(events: &[NewEvent]) -> Result<(), Failure> {
 }
 
 fn is_with_next(event: &NewEvent) -> bool {
-    matches!(&event.facts, Facts::Permission(Asked::Well(ask)) if ask.with_next)
+    matches!(&event.facts, Facts::Permission(ParsedPermission::Valid(ask)) if ask.with_next)
 }
 
 /// A request's id is used once in its run, and only so many are open at a time.
@@ -260,13 +260,13 @@ fn take(
             let end = End::runner(facts.clone(), event);
             end_run(desk, run_id, end, now);
         }
-        (Facts::Permission(Asked::Well(ask)), Some(command_id)) => {
+        (Facts::Permission(ParsedPermission::Valid(ask)), Some(command_id)) => {
             let request = ReportedPermission { command_id, ask: (**ask).clone(), event };
             start(desk, run_id, command_id, now);
             let round = permission::ask(desk, run_id, request, round, voting, now);
             return is_with_next.then_some(round);
         }
-        (Facts::Permission(Asked::Badly(permission_id)), Some(command_id)) => {
+        (Facts::Permission(ParsedPermission::Invalid(permission_id)), Some(command_id)) => {
             let permission_id = *permission_id;
             start(desk, run_id, command_id, now);
             desk.append(run_id, event, now);

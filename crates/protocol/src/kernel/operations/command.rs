@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     Failure, FailureKind, Rule, Timestamp,
+    created::Created,
     ids::{CommandId, RunId},
     kernel::{
         commands::{Command, CommandState, CommandType},
@@ -35,16 +36,15 @@ pub struct CreateCommandOp {
     pub unsteerable: Option<String>,
 }
 
-/// The command, and whether it is new.
 pub(super) fn create(
     desk: &mut Desk,
     run_id: RunId,
     op: CreateCommandOp,
     now: Timestamp,
-) -> Result<(Command, bool), Failure> {
+) -> Result<Created<Command>, Failure> {
     let rows = desk.run(run_id)?;
     if let Some(known) = find_by_key(rows, op.command.idempotency_key.as_deref()) {
-        return same(known, &op.command).map(|known| (known, false));
+        return match_existing(known, &op.command).map(Created::existing);
     }
     check_room(desk, run_id, &op.command, now)?;
     // A steer or an interrupt concerns a turn that already runs; only a new turn needs what the agent stored.
@@ -72,7 +72,7 @@ pub(super) fn create(
     }
     desk.settle(run_id, now);
     let command = (*desk.run(run_id)?.commands[&command_id]).clone();
-    Ok((command, true))
+    Ok(Created::new(command))
 }
 
 /// Whether the run takes one more command.
@@ -122,12 +122,12 @@ fn find_by_key<'a>(rows: &'a RunDesk, key: Option<&str>) -> Option<&'a Command> 
     rows.commands.values().map(|c| &**c).find(|c| c.idempotency_key.as_deref() == Some(key))
 }
 
-fn same(known: &Command, new: &Command) -> Result<Command, Failure> {
-    if known.payload_hash == new.payload_hash && known.command_type == new.command_type {
-        return Ok(known.clone());
+fn match_existing(existing: &Command, new: &Command) -> Result<Command, Failure> {
+    if existing.payload_hash == new.payload_hash && existing.command_type == new.command_type {
+        return Ok(existing.clone());
     }
     let message = "this idempotency key was used for another command";
     Err(Failure::rule(Rule::PayloadHash, message)
-        .detail("commandId", known.command_id.to_string())
-        .detail("payloadHash", known.payload_hash.clone()))
+        .detail("commandId", existing.command_id.to_string())
+        .detail("payloadHash", existing.payload_hash.clone()))
 }

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// A run whose unfinished commands weigh more than this is loaded again by the next flush.
+/// A run whose unfinished commands have more bytes than this is loaded again by the next flush.
 const WARM_RUN_BYTES_MAX: usize = 16 * 1024;
 
 /// A row that knows whether and how it must be written back.
@@ -218,8 +218,8 @@ impl Desk {
         }
     }
 
-    /// Makes ready for the next flush what only this process writes: the rows an operation always needs. What operations
-    /// name is loaded again, and so are jobs that wait, which launchers take without coming by here. False: not worth keeping.
+    /// Keeps the rows that only this process writes and that every operation needs for the next flush. Rows that operations
+    /// name are loaded again, and so are waiting jobs, because launchers take them directly. `false` if nothing is worth keeping.
     pub fn keep_warm(&mut self) -> bool {
         self.session.settled();
         self.events.clear();

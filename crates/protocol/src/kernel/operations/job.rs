@@ -11,9 +11,10 @@ use super::{
 };
 use crate::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
+    created::Created,
     ids::{CommandId, RunId, RunnerJobId},
     kernel::{
-        cluster_launching::DEADLINE_EXCEEDED,
+        cluster_launching::{DEADLINE_EXCEEDED, is_needed},
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
         leases::Lease,
@@ -49,17 +50,16 @@ pub struct FinishJobOp {
     pub summary: RawJson,
 }
 
-/// The job, and whether it is new.
 pub(super) fn create(
     desk: &mut Desk,
     run_id: RunId,
     op: CreateJobOp,
     now: Timestamp,
-) -> Result<(RunnerJob, bool), Failure> {
+) -> Result<Created<RunnerJob>, Failure> {
     let rows = desk.run(run_id)?;
     if let Some(known) = op.job.idempotency_key.as_deref().and_then(|key| find_by_key(rows, key)) {
         if known.request_hash == op.job.request_hash {
-            return Ok((known.clone(), false));
+            return Ok(Created::existing(known.clone()));
         }
         let message = "this idempotency key was used for another runner job";
         return Err(Failure::rule(Rule::PayloadHash, message).detail("runnerJobId", known.runner_job_id.to_string()));
@@ -83,7 +83,7 @@ pub(super) fn create(
     rows.jobs.insert(job.runner_job_id, Tracked::new(job.clone()));
     rows.run.updated_at = now;
     desk.waiting_jobs.push((run_id, job.runner_job_id));
-    Ok((job, true))
+    Ok(Created::new(job))
 }
 
 fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {
@@ -100,7 +100,8 @@ fn as_order_refused(failure: Failure) -> Failure {
 }
 
 /// Whether a runner may be started for the command. `is_held`: a runner holds the run. A command that a runner has taken up
-/// waits for another one only after that runner has lost or released the run.
+/// waits for another one only after that runner has lost or released the run. Then it is accepted in every open state, although the
+/// manager's specification rejects that: nothing else would continue a command whose runner was not started by a job.
 fn check_startable(command: &Command, is_held: bool) -> Result<(), Failure> {
     if command.state == CommandState::Cancelled || command.cancel_requested_at.is_some() {
         return Err(Failure::rule(Rule::CommandCancelled, "the command was cancelled"));
@@ -136,37 +137,19 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
         return Ok(Reply::FinishedJob(false));
     }
     if op.end == JobEnd::Lost {
-        let has_released = has_released(rows, job);
-        op.end = match (is_overdue(&op.summary), has_released) {
-            // Also if it has released its run: such a start counts.
-            (true, _) => JobEnd::Overdue,
-            (false, true) => JobEnd::Returned,
-            (false, false) => JobEnd::Lost,
-        };
-        if has_released {
-            op.summary = released_summary(&op.summary);
-        }
+        explain_loss(rows, job, &mut op);
     }
-    // Work that another runner has in hand is not left over, and not this job's to give up.
-    let left = if holder == Some(false) { vec![] } else { rows.unfinished_ids() };
+    // Work that another runner has in hand is not left over, and not this job's to give up. Neither is other work, if this job's own
+    // is over and it has never had a runner.
+    let is_unneeded = op.end == JobEnd::Succeeded && !is_still_needed(rows, job);
+    let left = if holder == Some(false) || is_unneeded { vec![] } else { rows.unfinished_ids() };
     let left_behind = left.iter().any(|id| rows.commands[id].created_at < job.updated_at);
     let succeeded = match op.end {
         JobEnd::Succeeded => !left_behind,
         JobEnd::Returned | JobEnd::Overdue | JobEnd::Lost => rows.unfinished().next().is_none(),
         JobEnd::Failed => false,
     };
-    // A runner elsewhere that never claimed the run may not have received its job.
-    let is_unseen = op.end == JobEnd::Lost
-        && job.launcher == Launcher::External
-        && rows.lease.as_deref().is_none_or(|lease| lease.acquired_at < job.updated_at);
-    // A start after which nothing is left counts, however it ended.
-    let is_uncounted = !succeeded && (op.end == JobEnd::Returned || is_unseen);
-    // Otherwise a queue that never drains would be given up although each of its turns fits the time limit.
-    let has_advanced = op.end == JobEnd::Overdue && desk.session.ended_at.is_some_and(|at| at >= job.updated_at);
-    let starts = match !succeeded && has_advanced {
-        true => 0,
-        false => job.attempt - i64::from(is_uncounted),
-    };
+    let starts = counted_starts(desk, rows, job, op.end, succeeded);
     // No other runner would find storage that is gone.
     let is_evicted = failure_of(&op.summary) == Some(FailureKind::SessionStoreEvicted);
     let again = !succeeded && !is_evicted && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
@@ -210,6 +193,42 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
     }
     desk.settle(run_id, now);
     Ok(Reply::FinishedJob(true))
+}
+
+/// What is known of a start whose launcher cannot tell how it ended.
+fn explain_loss(rows: &RunDesk, job: &RunnerJob, op: &mut FinishJobOp) {
+    let has_released = has_released(rows, job);
+    op.end = match (is_overdue(&op.summary), has_released) {
+        // Also if it has released its run: such a start counts.
+        (true, _) => JobEnd::Overdue,
+        (false, true) => JobEnd::Returned,
+        (false, false) => JobEnd::Lost,
+    };
+    if has_released {
+        op.summary = released_summary(&op.summary);
+    }
+}
+
+/// How many starts of the job count after this one has ended.
+fn counted_starts(desk: &Desk, rows: &RunDesk, job: &RunnerJob, end: JobEnd, succeeded: bool) -> i64 {
+    // A runner elsewhere that never claimed the run may not have received its job.
+    let is_unseen = end == JobEnd::Lost
+        && job.launcher == Launcher::External
+        && rows.lease.as_deref().is_none_or(|lease| lease.acquired_at < job.updated_at);
+    // A start after which nothing is left counts, however it ended.
+    let is_uncounted = !succeeded && (end == JobEnd::Returned || is_unseen);
+    // Otherwise a queue that never drains would be given up although each of its turns fits the time limit.
+    let has_advanced = end == JobEnd::Overdue && desk.session.ended_at.is_some_and(|at| at >= job.updated_at);
+    match !succeeded && has_advanced {
+        true => 0,
+        false => job.attempt - i64::from(is_uncounted),
+    }
+}
+
+/// See [`is_needed`]. A command that is not loaded has ended.
+fn is_still_needed(rows: &RunDesk, job: &RunnerJob) -> bool {
+    let is_open = rows.commands.get(&job.command_id).is_some_and(|command| command.is_unfinished());
+    is_needed(job, is_open, rows.lease.as_deref())
 }
 
 /// Whether the runner of a cluster's job has released its run since it was started. A cluster that shows no end of such a runner, for

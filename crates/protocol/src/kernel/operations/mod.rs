@@ -35,7 +35,7 @@ pub use desk::{Batch, Desk, RowChange, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use label::LabelRunOp;
 pub use permission::{ACTION_FORBIDDEN, ACTION_STRATEGY, ACTION_VOTED, AnswerPermissionOp};
-pub use replay::{Replay, Rows, RowsBeside};
+pub use replay::{DerivedRows, Replay, Rows};
 pub use reply::{Reply, Submitted};
 pub use request::{Needs, Op, Operation, Request};
 pub use run::CreateRunOp;
@@ -60,10 +60,10 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
         Op::CreateRun(op) => run::create(desk, *op, now).map(|created| Reply::Run(Box::new(created))),
         Op::Submit(op) => submit::submit(desk, request.run_id, *op, now),
         Op::CreateCommand(op) => {
-            command::create(desk, run_id?, *op, now).map(|(command, is_new)| Reply::Command(Box::new(command), is_new))
+            command::create(desk, run_id?, *op, now).map(|made| Reply::Command(Box::new(made.value), made.is_new))
         }
         Op::CreateJob(op) => {
-            job::create(desk, run_id?, *op, now).map(|(job, is_new)| Reply::Job(Box::new(job), is_new))
+            job::create(desk, run_id?, *op, now).map(|made| Reply::Job(Box::new(made.value), made.is_new))
         }
         Op::FinishJob(op) => job::finish(desk, run_id?, op, now),
         Op::Claim(op) => claim::claim(desk, run_id?, op, now),

@@ -2,13 +2,13 @@
 //! and rows are not, so this is how a changed row is found. Columns that no event determines (heartbeats, deadlines)
 //! are checked against each other where a rule binds them, and left alone otherwise.
 
-mod beside;
 mod compare;
+mod derived_rows;
 mod usage;
 mod votes;
 
-pub use beside::RowsBeside;
 pub use compare::Rows;
+pub use derived_rows::DerivedRows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ pub struct Replay {
     ended_at: Option<Timestamp>,
     last_run: Option<RunId>,
     last_command: Option<CommandId>,
-    beside: beside::Beside,
+    derived: derived_rows::DerivedState,
     /// When the session was erased, taken from the event that records it. Its digest is enough to know it.
     erased_at: Option<Timestamp>,
     /// Runs of which a payload is missing, so whatever their payloads determine is unknown.
@@ -145,7 +145,7 @@ struct LabelFields {
 impl Replay {
     /// Takes the session's next event.
     pub fn apply(&mut self, event: &Event) {
-        self.beside.apply(event);
+        self.derived.apply(event);
         let raw = event.payload.as_deref().and_then(|text| RawJson::parse(text.to_owned()).ok());
         let fields = raw.as_ref().and_then(|raw| raw.view::<EventFields>()).unwrap_or_default();
         let is_own = event.run.is_none_or(|(_, seq)| seq == 1 && event.event_type == EventType::Audit);

@@ -15,6 +15,7 @@ use super::{
     sweep::SweepOp,
 };
 use crate::{
+    created::Created,
     ids::{CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     kernel::{
         commands::Command,
@@ -109,7 +110,7 @@ impl Request {
         }
     }
 
-    /// Roughly what the request weighs in memory and on the wire to the store.
+    /// Approximate bytes of the request in memory and on the wire to the store.
     pub fn bytes(&self) -> usize {
         const ROW: usize = 512;
         match &self.op {
@@ -186,8 +187,8 @@ operations! {
     CreateSessionOp as Op::CreateSession => Reply::Session(session) => Session: *session;
     ChangeSessionOp as Op::ChangeSession => Reply::Session(session) => Session: *session;
     CreateRunOp as Op::CreateRun => Reply::Run(created) => CreatedRun: *created;
-    CreateCommandOp as Op::CreateCommand => Reply::Command(command, is_new) => (Command, bool): (*command, is_new);
-    CreateJobOp as Op::CreateJob => Reply::Job(job, is_new) => (RunnerJob, bool): (*job, is_new);
+    CreateCommandOp as Op::CreateCommand => Reply::Command(command, is_new) => Created<Command>: Created { value: *command, is_new };
+    CreateJobOp as Op::CreateJob => Reply::Job(job, is_new) => Created<RunnerJob>: Created { value: *job, is_new };
     FinishJobOp as Op::FinishJob => Reply::FinishedJob(is_recorded) => bool: is_recorded;
     ClaimOp as Op::Claim => Reply::Claimed(claimed) => Claimed: *claimed;
     PatchLeaseOp as Op::PatchLease => Reply::Lease(state) => LeaseState: state;

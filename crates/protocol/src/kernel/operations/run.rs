@@ -45,9 +45,9 @@ pub(super) fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result
     let (command, runner_job) = match op.start {
         None => (None, None),
         Some((first, order)) => {
-            let (command, _) = command::create(desk, run_id, *first, now)?;
+            let command = command::create(desk, run_id, *first, now)?.value;
             let order = CreateJobOp { command_id: Some(command.command_id), ..*order };
-            let (job, _) = job::create(desk, run_id, order, now)?;
+            let job = job::create(desk, run_id, order, now)?.value;
             (Some(command), Some(job))
         }
     };

@@ -183,7 +183,7 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
         SessionChange::Erase => erase(desk, now)?,
         SessionChange::EraseUnchanged { since } => {
             if desk.session.active_unfinished > 0 || desk.session.updated_at > since {
-                return Err(Failure::rule(Rule::SessionMovedOn, "the session was used meanwhile"));
+                return Err(Failure::rule(Rule::SessionMovedOn, "the session was used concurrently"));
             }
             erase(desk, now)?
         }
@@ -271,7 +271,7 @@ fn record_note(
 /// Ends everything that runs, no matter which runner works on it: nothing it would still report may be written.
 fn end_all(desk: &mut Desk, now: Timestamp) -> Result<(), Failure> {
     if desk.session.active_run_id.is_some_and(|active| !desk.runs.contains_key(&active)) {
-        return Err(Failure::rule(Rule::SessionMovedOn, "the session has moved on meanwhile"));
+        return Err(Failure::rule(Rule::SessionMovedOn, "the session has changed since then"));
     }
     for run_id in desk.runs.keys().copied().collect::<Vec<_>>() {
         if !desk.run(run_id)?.run.status.is_terminal() {

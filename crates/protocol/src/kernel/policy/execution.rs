@@ -115,7 +115,8 @@ pub struct ToolCredential {
 /// What a caller requests; what is absent is completed. Nothing may be wider than this server's ceiling.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct AskedPolicy {
+#[schema(as = AskedPolicy)]
+pub struct RequestedPolicy {
     pub(super) sandbox: Option<Sandbox>,
     pub(super) approval: Option<Approval>,
     pub(super) timeout_ms: Option<i64>,

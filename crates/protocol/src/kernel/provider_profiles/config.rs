@@ -70,7 +70,7 @@ pub struct ProfileConfigFile {
     pub ostler: Option<toml::Table>,
 }
 
-/// The JSON Schema of [`ProfileConfigFile`] in one document. It says what a schema can say; the rest is checked by
+/// The JSON Schema of [`ProfileConfigFile`] in one document. It has the rules that a schema can express; the rest is checked by
 /// [`ProfileConfig::read_new`].
 pub fn config_schema() -> serde_json::Value {
     schema_document::<ProfileConfigFile>("Configuration of a provider profile")

@@ -139,7 +139,7 @@ impl Credential {
             AgentConfig::Acp { .. } => {
                 for (path, template) in &config.files {
                     let filled = fill(template, |name| self.field(name)).ok_or_else(|| {
-                        let message = format!("{path} wants a field that auth.json of {profile:?} does not have");
+                        let message = format!("{path} needs a field that auth.json of {profile:?} does not have");
                         owner.unavailable(Rule::ProfileTemplate, profile, message)
                     })?;
                     files.insert(path.clone(), filled.into());

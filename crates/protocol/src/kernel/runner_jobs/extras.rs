@@ -1,4 +1,4 @@
-//! What an order adds for its one job: the image of the pod, and short-lived variables of the backend. Both are for runners in
+//! What an order adds for its one job: the image of the pod, and short-lived variables of the agent's tools. Both are for runners in
 //! Kubernetes; elsewhere they are refused, not passed over.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::{CreateRunnerJob, Launcher};
+use super::{CreateRunnerJob, Launcher, variable_names::check_name};
 use crate::{Failure, RawJson, Rule, json::hex, problems::Problems};
 
 /// Bytes of an image reference.
@@ -22,10 +22,6 @@ pub const TRANSIENT_BYTES_MAX: usize = 64 * 1024;
 const HASH_DIGITS: usize = 16;
 const DIGEST: &str = "@sha256:";
 const DIGEST_DIGITS: usize = 64;
-/// Variables that decide which programs run and where they find their files, and how the names of such variables begin.
-const RESERVED: [&str; 9] =
-    ["PATH", "HOME", "TMPDIR", "SHELL", "CODEX_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "BASH_ENV", "ENV"];
-const RESERVED_PREFIXES: [&str; 5] = ["OSTLER_", "AGENTRUN_", "KUBERNETES_", "LD_", "DYLD_"];
 
 /// The image of a runner's pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -74,7 +70,7 @@ fn without_tag(name: &str) -> &str {
     }
 }
 
-/// A short-lived variable of a job's backend, as it is shown: never its value.
+/// A short-lived variable of a job's tools, as it is shown: never its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TransientVariable {
@@ -167,10 +163,7 @@ fn check_variables(variables: &BTreeMap<String, SecretString>) -> Result<(), Fai
             // It is not quoted: it may be a value in the wrong place.
             return refused("a name in transientEnv must have letters, digits and underscores, no digit first".into());
         }
-        let upper = name.to_ascii_uppercase();
-        if RESERVED.contains(&upper.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) {
-            return refused(format!("transientEnv may not set {name}"));
-        }
+        check_name(name)?;
         let bytes = value.expose_secret().len();
         if bytes > TRANSIENT_VALUE_BYTES_MAX {
             let what = format!("transientEnv.{name}");
@@ -233,7 +226,7 @@ mod tests {
     #[test]
     fn variables_are_bounded_and_cannot_replace_the_servers_own() {
         order(json!({"transientEnv": {"GH_TOKEN": "t", "_a1": ""}})).check_extras(Launcher::Kubernetes).unwrap();
-        for name in ["", "1A", "A-B", "A B", "PATH", "Path", "LD_PRELOAD", "OSTLER_TOKEN", "AGENTRUN_RUN_ID", "HOME"] {
+        for name in ["", "1A", "A-B", "A B", "PATH", "Path", "HTTPS_PROXY"] {
             assert_eq!(broken(json!({"transientEnv": {name: "t"}})), "transient-env-shape", "{name}");
         }
         assert_eq!(broken(json!({"transientEnv": {"A": "a\u{0}b"}})), "transient-env-shape");

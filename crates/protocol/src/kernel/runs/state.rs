@@ -1,4 +1,4 @@
-//! The state of a run or a turn in one word, for people. A run outlives its turns, so its own status says little about the
+//! The state of a run or a turn in one word, for people. A run outlives its turns, so its own status shows little about the
 //! work: a run that can take another turn is `pending` although its last turn has failed.
 
 use serde::{Deserialize, Serialize};

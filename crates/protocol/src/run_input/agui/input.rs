@@ -53,7 +53,7 @@ pub struct RunInput {
     pub user: Option<UserMessage>,
     /// The other messages, for the agent alone.
     pub others: Vec<SentMessage>,
-    /// The results of tools among the messages, which answer the thread's pending calls.
+    /// The results of tools among the messages, which answer calls of the thread that have none.
     pub replies: Vec<ToolReply>,
     /// What a stock client has sent along of earlier turns, and with `resume` all of it. Empty when queued.
     pub transcript: Vec<InputMessage>,

@@ -12,10 +12,10 @@ use crate::{Rule, json::text_of};
 
 /// A result is stored as a part of one event.
 pub const TOOL_RESULT_BYTES_MAX: usize = 64 * 1024;
-/// Results that are compared with the thread's pending calls: the newest.
+/// Results that are compared with the thread's calls: the newest.
 const REPLIES_MAX: usize = 64;
 
-/// A tool message. It answers a call if the thread has a pending one of this id.
+/// A tool message. It answers a call of this id, if the thread has one without a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReply {
     pub message_id: String,

@@ -1,3 +1,4 @@
+mod calls;
 mod input;
 mod judge;
 mod resumed;

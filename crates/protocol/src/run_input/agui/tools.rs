@@ -4,7 +4,13 @@
 use serde_json::{Map, Value, json};
 
 use super::refused::InputRefused;
-use crate::{Rule, json::text_of, kernel::front_end::FrontEndTool, text::clip};
+use crate::{
+    Rule,
+    json::text_of,
+    kernel::front_end::FrontEndTool,
+    text::clip,
+    tools::{SchemaBudget, SchemaSize},
+};
 
 pub const TOOLS_MAX: usize = 64;
 pub const TOOL_NAME_CHARS_MAX: usize = 64;
@@ -12,6 +18,9 @@ pub const TOOL_DESCRIPTION_CHARS_MAX: usize = 4_096;
 pub const TOOL_SCHEMA_BYTES_MAX: usize = 16 * 1024;
 /// How deep a tool's parameters may be nested, as JSON.
 const SCHEMA_DEPTH_MAX: usize = 32;
+/// What the parameters of all tools of a run may add up to, with what their references refer to. Each is compiled to find out
+/// whether it can be checked.
+const SCHEMAS_MAX: SchemaSize = SchemaSize { nodes: 16_000, bytes: 1024 * 1024, patterns: 128 };
 
 /// A tool as a front end sends it.
 struct InputTool {
@@ -52,8 +61,9 @@ pub(super) fn read_tools(tools: Vec<Value>) -> Result<Vec<FrontEndTool>, InputRe
         return Err(InputRefused::new(Rule::AgentRunInputInvalid, detail));
     }
     let mut read: Vec<FrontEndTool> = vec![];
+    let mut budget = SchemaBudget::new(SCHEMAS_MAX);
     for (index, tool) in tools.into_iter().enumerate() {
-        let tool = read_tool(read_members(tool, index)?, index)?;
+        let tool = read_tool(read_members(tool, index)?, index, &mut budget)?;
         if read.iter().any(|other| other.name == tool.name) {
             return Err(fault(index, "name", &format!("\"{}\" is given twice", tool.name)));
         }
@@ -62,7 +72,7 @@ pub(super) fn read_tools(tools: Vec<Value>) -> Result<Vec<FrontEndTool>, InputRe
     Ok(read)
 }
 
-fn read_tool(tool: InputTool, index: usize) -> Result<FrontEndTool, InputRefused> {
+fn read_tool(tool: InputTool, index: usize, budget: &mut SchemaBudget) -> Result<FrontEndTool, InputRefused> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if !(1..=TOOL_NAME_CHARS_MAX).contains(&tool.name.len()) || !tool.name.bytes().all(is_name) {
         let bound = format!("must be 1 to {TOOL_NAME_CHARS_MAX} letters, digits, hyphens and underscores");
@@ -85,8 +95,10 @@ fn read_tool(tool: InputTool, index: usize) -> Result<FrontEndTool, InputRefused
         return Err(fault(index, "parameters", &bound));
     }
     let tool = FrontEndTool { name: tool.name, description: tool.description, parameters, metadata: tool.metadata };
-    if !tool.has_valid_schema() {
-        return Err(fault(index, "parameters", "is not a JSON Schema that this server can check"));
+    if !tool.has_valid_schema(budget) {
+        let fault_text =
+            "is not a JSON Schema that this server can check, or too large together with those of the other tools";
+        return Err(fault(index, "parameters", fault_text));
     }
     Ok(tool)
 }

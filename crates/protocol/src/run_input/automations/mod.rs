@@ -357,7 +357,7 @@ impl StartStatus {
     }
 }
 
-/// The failures in a row after a run has ended. One that was cancelled says nothing about the automation.
+/// The failures in a row after a run has ended. One that was cancelled is not evidence about the automation.
 pub fn failures_after(failures: i64, ended: StartStatus) -> i64 {
     match ended {
         StartStatus::Completed => 0,

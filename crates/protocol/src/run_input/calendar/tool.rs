@@ -1,6 +1,6 @@
 //! The tools with which an agent writes and reads the user's calendar. The zone of a new event is resolved in a fixed order: the
 //! call's own, the device's, the user's, UTC. An update keeps the event's own zone, unless it names another. A final call with a time
-//! always has a zone, and the result says where it came from.
+//! always has a zone, and the result names where it came from.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -144,7 +144,7 @@ impl Nodes {
         let mut cells = vec![];
         for UiHintField { label, value, status } in items {
             cells.push(self.text(label, UiTextRole::Caption)?);
-            let value = self.text(&shown(value), UiTextRole::Body)?;
+            let value = self.text(&text_of_value(value), UiTextRole::Body)?;
             cells.push(match status {
                 None => value,
                 Some(status) => {
@@ -162,7 +162,7 @@ impl Nodes {
             let mark = if ordered { format!("{}.", index + 1) } else { "•".into() };
             let mut line = vec![self.text(&mark, UiTextRole::Caption)?];
             match item {
-                UiHintItem::Plain(value) => line.push(self.text(&shown(value), UiTextRole::Body)?),
+                UiHintItem::Plain(value) => line.push(self.text(&text_of_value(value), UiTextRole::Body)?),
                 UiHintItem::Rich { text, detail, emoji, status } => {
                     if let Some(emoji) = emoji {
                         line.push(self.icon(UiIconSource::Emoji, emoji)?);
@@ -190,7 +190,7 @@ impl Nodes {
         }
         for row in rows {
             for at in 0..width {
-                let value = row.get(at).map(shown).unwrap_or_default();
+                let value = row.get(at).map(text_of_value).unwrap_or_default();
                 cells.push(self.text(&value, UiTextRole::Body)?);
             }
         }
@@ -255,7 +255,7 @@ impl Nodes {
     }
 }
 
-fn shown(value: &UiHintValue) -> String {
+fn text_of_value(value: &UiHintValue) -> String {
     match value {
         UiHintValue::Text(text) => text.clone(),
         UiHintValue::Number(number) => number.0.to_string(),

@@ -80,7 +80,7 @@ impl Checked {
     }
 
     /// Reads a manifest as a server returns it, which has checked it. It may have been reformatted on its way.
-    pub fn shown(text: &str) -> Result<Self, Failure> {
+    pub fn reformatted(text: &str) -> Result<Self, Failure> {
         let value: Value = serde_json::from_str(text).map_err(Failure::internal)?;
         let canonical = Canonical::of(&value);
         Self::stored(canonical)

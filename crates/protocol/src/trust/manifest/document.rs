@@ -1,4 +1,4 @@
-//! The JSON Schema of manifests: for editors, and for the API's document. It says what a schema can say; the rest is checked by
+//! The JSON Schema of manifests: for editors, and for the API's document. It has the rules that a schema can express; the rest is checked by
 //! [`Checked::read`](super::Checked::read).
 
 use serde_json::Value;

@@ -76,7 +76,7 @@ rules! {
     ToolMadeRequired "tool-made-required" Breaks Completed "A tool can be declined no longer.";
     ToolMadeOptional "tool-made-optional" Notes Completed "A tool can be declined now.";
     TimeoutChanged "timeout-changed" Notes Completed "A tool's time limit changed.";
-    TextChanged "text-changed" Notes Completed "A text, or the key of one, changed that people are shown when they consent.";
+    TextChanged "text-changed" Notes Completed "A text, or the key of one, that people see when they consent has changed.";
     FlagChanged "flag-changed" Notes Completed "A capability flag changed.";
     AgentVersionChanged "agent-version-changed" Notes Completed "The agent's own version changed. Nothing is decided by it.";
     ExtensionChanged "extension-changed" Notes Completed "A field changed that this format does not know.";
@@ -107,8 +107,8 @@ rules! {
     PatternPropertyOpened "pattern-property-opened" Widens Completed "`patternProperties` has a new pattern, and the object refused properties that are not listed. What the pattern's schema refuses of listed properties that it may match is a change of its own.";
     PatternPropertyRemoved "pattern-property-removed" Widens Completed "`patternProperties` lost a pattern. What it held falls under `additionalProperties`, and what that refuses is a change of its own.";
     PatternPropertyClosed "pattern-property-closed" Breaks Completed "`patternProperties` lost a pattern, and others are refused.";
-    DependencyAdded "dependency-added" Narrows Completed "A property asks for another, or for a schema, that it did not ask for.";
-    DependencyRemoved "dependency-removed" Widens Completed "A property asks for less than it did.";
+    DependencyAdded "dependency-added" Narrows Completed "A property requires another one, or a schema, that it did not require.";
+    DependencyRemoved "dependency-removed" Widens Completed "A property requires less than it did.";
     TupleLengthChanged "tuple-length-changed" Breaks Completed "`prefixItems` is longer or shorter.";
     ContainsAdded "contains-added" Narrows Completed "There is a `contains` now.";
     ContainsDropped "contains-dropped" Widens Completed "There is no `contains` any more.";

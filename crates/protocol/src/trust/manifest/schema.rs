@@ -323,7 +323,7 @@ impl<'a> Survey<'a, '_> {
         for keyword in ANCHORS {
             let Some(name) = object.get(keyword).and_then(Value::as_str) else { continue };
             if !self.anchors.insert(name) {
-                return Err(SchemaFault::at(&at.key(keyword), "an anchor of this name stands in the schema already"));
+                return Err(SchemaFault::at(&at.key(keyword), "the schema already has this anchor"));
             }
         }
         Ok(())

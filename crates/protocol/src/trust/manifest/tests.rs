@@ -1,4 +1,4 @@
-//! One helper for all: a manifest with one tool, and what its diff says.
+//! One helper for all: a manifest with one tool, and its diff.
 
 mod checking;
 mod hostile;

@@ -12,12 +12,12 @@ use super::{
 use crate::{
     Failure, Rule, Timestamp,
     ids::{AgentId, RelationId},
-    trust::receipts::Act,
+    trust::receipts::ReceiptAction,
 };
 
 /// Who a relation is between. An agent's name and owner never change.
 #[derive(Clone, Debug)]
-pub struct Between {
+pub struct RelationParties {
     pub relation_id: RelationId,
     pub agent_id: AgentId,
     pub agent_name: String,
@@ -28,7 +28,7 @@ pub struct Between {
 /// A relation of a person who has none with this agent. Scopes they refused in an earlier one stay refused. Naming the
 /// manifest they saw is recommended, but not required.
 pub fn establish(
-    between: Between,
+    parties: RelationParties,
     declared: Declared<'_>,
     refused: &BTreeMap<String, Answer>,
     request: &Answers,
@@ -38,7 +38,7 @@ pub fn establish(
     // A person who saw another manifest is shown the current one first, even if it lacks scopes that they name.
     check_seen(declared, request)?;
     check_declared(declared, request)?;
-    let Between { relation_id, agent_id, agent_name, agent_owner_id, user_id } = between;
+    let RelationParties { relation_id, agent_id, agent_name, agent_owner_id, user_id } = parties;
     Ok(Relation {
         relation_id,
         agent_id,
@@ -71,13 +71,13 @@ pub fn narrow(
 }
 
 /// Answers to the current manifest; or refuses for good what was never answered.
-pub fn answer(standing: Standing<'_>, request: &Answers) -> Result<(Relation, Act), Failure> {
+pub fn answer(standing: Standing<'_>, request: &Answers) -> Result<(Relation, ReceiptAction), Failure> {
     let Standing { relation, declared, now, .. } = standing;
     check_answer(relation, request)?;
     check_seen(declared, request)?;
     check_declared(declared, request)?;
     if let Some(next) = narrowed(relation, Some(declared.since), request, now) {
-        return Ok((next, Act::Narrowed));
+        return Ok((next, ReceiptAction::Narrowed));
     }
     if request.manifest_hash.is_none() {
         let message = "name the manifest_hash of what the person saw; only taking grants back needs none";
@@ -91,7 +91,7 @@ pub fn answer(standing: Standing<'_>, request: &Answers) -> Result<(Relation, Ac
         next.answers = answers;
         next.consented = consented(declared);
     });
-    Ok((next, Act::Consented))
+    Ok((next, ReceiptAction::Consented))
 }
 
 /// The relation without grants that are no longer listed or declared, and with the new refusals. `None` if more is
@@ -167,7 +167,7 @@ pub fn check_answer(relation: &Relation, request: &Answers) -> Result<(), Failur
     if request.granted_scopes.is_none() {
         return Err(Failure::invalid(
             Rule::GrantedScopesMissing,
-            "say in granted_scopes what is granted, even if it is none",
+            "granted_scopes must list what is granted, even if that is nothing",
         ));
     }
     check_consistent(request)

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::{AgentId, RelationId},
     trust::{
-        receipts::Act,
+        receipts::ReceiptAction,
         relations::{
             Relation, ScopeState,
             standing::{DeclaredSince, scope_state},
@@ -33,12 +33,16 @@ pub struct RelationNotification {
 impl RelationNotification {
     /// The notification about this act, with its event name; `declared` are the scopes that the agent declares, if that
     /// is known. `None` if the act concerns the person's side alone.
-    pub fn of(act: Act, relation: &Relation, declared: Option<&DeclaredSince>) -> Option<(&'static str, Self)> {
+    pub fn of(
+        act: ReceiptAction,
+        relation: &Relation,
+        declared: Option<&DeclaredSince>,
+    ) -> Option<(&'static str, Self)> {
         let event_type = match act {
-            Act::Established => ESTABLISHED,
-            Act::Consented | Act::Narrowed => CAPABILITY_CHANGED,
-            Act::Revoked | Act::Ended => REVOKED,
-            Act::Used => return None,
+            ReceiptAction::Established => ESTABLISHED,
+            ReceiptAction::Consented | ReceiptAction::Narrowed => CAPABILITY_CHANGED,
+            ReceiptAction::Revoked | ReceiptAction::Ended => REVOKED,
+            ReceiptAction::Used => return None,
         };
         let since = |id: &str| declared.map_or(Some(relation.consented.version), |declared| declared.get(id).copied());
         let is_granted = |id: &&String| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    answering::{Between, answer, establish, narrow, revoke, use_scope},
+    answering::{RelationParties, answer, establish, narrow, revoke, use_scope},
     standing::{Declared, DeclaredSince, Standing, declared_since},
     *,
 };
@@ -14,7 +14,7 @@ use crate::{
     Failure, FailureKind,
     trust::{
         manifest::{Checked, ManifestDiff, diff::diff},
-        receipts::Act,
+        receipts::ReceiptAction,
     },
 };
 
@@ -52,7 +52,7 @@ impl World {
         let since = declared_since(&DeclaredSince::new(), &checked.manifest, 1);
         let declared =
             Declared { version: 1, hash: &checked.canonical.hash, manifest: &checked.manifest, since: &since };
-        let relation = establish(between(), declared, &BTreeMap::new(), &grants(granted), at(0)).unwrap();
+        let relation = establish(parties(), declared, &BTreeMap::new(), &grants(granted), at(0)).unwrap();
         Self { versions: vec![(checked, since)], relation, now: at(1) }
     }
 
@@ -88,9 +88,9 @@ impl World {
         Some(self.declared().question(&self.changed())?.to(&self.relation, self.now))
     }
 
-    fn answer(&mut self, request: &Answers) -> Result<Act, Failure> {
+    fn answer(&mut self, request: &Answers) -> Result<ReceiptAction, Failure> {
         let (next, act) = match narrow(&self.relation, Some(self.declared().since), request, self.now)? {
-            Some(next) => (next, Act::Narrowed),
+            Some(next) => (next, ReceiptAction::Narrowed),
             None => self.with(|standing| answer(standing, request))?,
         };
         self.relation = next;
@@ -104,8 +104,8 @@ impl World {
     }
 }
 
-fn between() -> Between {
-    Between {
+fn parties() -> RelationParties {
+    RelationParties {
         relation_id: RelationId::new(Uuid::nil()),
         agent_id: AgentId::new(Uuid::nil()),
         agent_name: "helper".into(),
@@ -120,7 +120,7 @@ fn grants(granted: &[&str]) -> Answers {
 
 use Sensitivity::{High, Low, Medium};
 
-fn rule(outcome: Result<Act, Failure>) -> (FailureKind, String) {
+fn rule(outcome: Result<ReceiptAction, Failure>) -> (FailureKind, String) {
     let failure = outcome.unwrap_err();
     (failure.kind, failure.rule_name().unwrap_or_default().to_owned())
 }
@@ -216,18 +216,18 @@ fn an_agent_is_notified_only_of_grants_in_force() {
     let notified = |world: &World, act| {
         RelationNotification::of(act, &world.relation, Some(world.declared().since)).unwrap().1.granted_scopes
     };
-    assert_eq!(notified(&world, Act::Consented), ["notes:read", "notes:write", "shell:exec"]);
+    assert_eq!(notified(&world, ReceiptAction::Consented), ["notes:read", "notes:write", "shell:exec"]);
     // One goes and comes back, which no person has answered to; another one goes for good.
     world.patch(manifest(&[("notes:read", Low), ("filesystem:read", Medium)], vec![]));
-    assert_eq!(notified(&world, Act::Narrowed), ["notes:read"]);
+    assert_eq!(notified(&world, ReceiptAction::Narrowed), ["notes:read"]);
     world.patch(manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![]));
-    assert_eq!(notified(&world, Act::Narrowed), ["notes:read"]);
+    assert_eq!(notified(&world, ReceiptAction::Narrowed), ["notes:read"]);
     // The time of the last one is over by the time that something else is taken back.
     world.now = at(60);
     world.answer(&grants(&["notes:write"])).unwrap();
-    assert!(notified(&world, Act::Narrowed).is_empty());
+    assert!(notified(&world, ReceiptAction::Narrowed).is_empty());
     world.relation = revoke(&world.relation, world.now).unwrap();
-    assert!(notified(&world, Act::Revoked).is_empty());
+    assert!(notified(&world, ReceiptAction::Revoked).is_empty());
 }
 
 #[test]
@@ -243,10 +243,11 @@ fn an_answer_names_the_manifest_that_was_seen() {
     // That scope went, too: the person must still see the current manifest first.
     let gone = Answers { granted_scopes: grants(&["nope:x"]).granted_scopes, ..stale };
     assert_eq!(rule(world.answer(&gone)).1, "version-conflict");
-    let begun = establish(between(), world.declared(), &BTreeMap::new(), &gone, at(2)).map(|_| Act::Established);
+    let begun =
+        establish(parties(), world.declared(), &BTreeMap::new(), &gone, at(2)).map(|_| ReceiptAction::Established);
     assert_eq!(rule(begun).1, "version-conflict");
     assert_eq!(rule(world.answer(&grants(&["nope:x"]))), (FailureKind::SchemaInvalid, "scope-unknown".into()));
-    assert_eq!(world.answer(&grants(&[])).unwrap(), Act::Narrowed, "taking back needs no hash");
+    assert_eq!(world.answer(&grants(&[])).unwrap(), ReceiptAction::Narrowed, "taking back needs no hash");
     assert!(world.view().granted_scopes.is_empty() && world.view().reauth_required, "and answers nothing");
 }
 
@@ -323,7 +324,7 @@ fn a_refusal_outlives_the_relation() {
     let mut world = World::start(two, &["notes:read"]);
     world.answer(&Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:read"]) }).unwrap();
     let ended = revoke(&world.relation, world.now).unwrap();
-    let again = |request: &Answers| establish(between(), world.declared(), &ended.answers, request, at(2)).unwrap();
+    let again = |request: &Answers| establish(parties(), world.declared(), &ended.answers, request, at(2)).unwrap();
     assert_eq!(again(&grants(&[])).answers, BTreeMap::from([("shell:exec".to_owned(), Answer::Denied)]));
     let changed_mind = again(&grants(&["shell:exec"]));
     assert!(matches!(changed_mind.answers["shell:exec"], Answer::Granted { .. }));
@@ -337,14 +338,14 @@ fn grants_are_taken_back_beside_one_that_is_suspended_and_whatever_the_manifest_
     assert_eq!(world.view().suspended_scopes, ["notes:write"]);
     // One is suspended, one is not declared any more.
     let before = world.relation.clone();
-    assert_eq!(world.answer(&grants(&["notes:write", "shell:exec"])).unwrap(), Act::Narrowed);
+    assert_eq!(world.answer(&grants(&["notes:write", "shell:exec"])).unwrap(), ReceiptAction::Narrowed);
     assert_eq!((world.view().granted_scopes.len(), world.view().suspended_scopes), (0, vec!["notes:write".into()]));
     assert!(!world.relation.answers.contains_key("shell:exec"), "nothing is left to say of it in a receipt");
     let unread = narrow(&before, None, &grants(&["notes:write", "shell:exec"]), world.now).unwrap().unwrap();
     assert!(unread.answers.contains_key("shell:exec"), "the declared scopes are unknown, and no answer is pending");
     world.relation = before;
     let denied = Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:write"]) };
-    assert_eq!(world.answer(&denied).unwrap(), Act::Narrowed);
+    assert_eq!(world.answer(&denied).unwrap(), ReceiptAction::Narrowed);
     assert_eq!(world.relation.answers["shell:exec"], Answer::Denied);
 }
 
@@ -358,7 +359,7 @@ fn a_grant_that_is_given_again_keeps_its_limits_unless_they_are_lifted() {
     let both = Answers { manifest_hash: seen, ..grants(&["notes:read", "notes:write"]) };
     world.answer(&Answers { terms: terms.into(), ..both.clone() }).unwrap();
     world.now = at(3);
-    assert_eq!(world.answer(&both).unwrap(), Act::Consented);
+    assert_eq!(world.answer(&both).unwrap(), ReceiptAction::Consented);
     let scopes = world.view().scopes;
     assert_eq!((scopes[0].once, scopes[1].expires_at), (true, Some(at(6))), "the answer did not mention them");
     let lifted = BTreeMap::from([("notes:read".to_owned(), Terms::default())]);

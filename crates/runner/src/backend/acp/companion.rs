@@ -138,11 +138,11 @@ impl Companion {
         let is_running = Arc::new(AtomicBool::new(true));
         let stop = Arc::<Notify>::default();
         let pending = HashMap::new();
-        let attendant = Attendant { process, requests: incoming, stop: stop.clone(), pending, invalid_lines: 0 };
+        let task = CompanionTask { process, requests: incoming, stop: stop.clone(), pending, invalid_lines: 0 };
         tokio::spawn({
             let is_running = is_running.clone();
             async move {
-                attendant.attend(&is_running).await;
+                task.run(&is_running).await;
                 let _ = ended_sender.send(true);
             }
         });
@@ -200,7 +200,7 @@ async fn open(process: &mut Process, environment: &BackendEnvironment) -> Result
 }
 
 /// The task that owns the process.
-struct Attendant {
+struct CompanionTask {
     process: Process,
     requests: mpsc::Receiver<Request>,
     stop: Arc<Notify>,
@@ -208,9 +208,9 @@ struct Attendant {
     invalid_lines: u32,
 }
 
-impl Attendant {
+impl CompanionTask {
     /// Passes requests and replies on until the companion is dropped or the process ends.
-    async fn attend(mut self, is_running: &AtomicBool) {
+    async fn run(mut self, is_running: &AtomicBool) {
         loop {
             let goes_on = tokio::select! {
                 () = self.stop.notified() => false,

@@ -17,7 +17,7 @@ pub(super) fn call_failed(cutter: &TextCutter, method: &str, error: &CallError) 
 }
 
 pub(super) fn login_required() -> TurnEnd {
-    let message = "the agent asks for a login that the profile does not give it";
+    let message = "the agent requires a login that the profile does not have";
     TurnEnd::of_failure(Failure::rule(Rule::ProfileKey, message))
 }
 

@@ -258,6 +258,7 @@ fn permission_request(
         tool_call_id: reported.map(|reported| reported.id.clone()),
         options: permission_options(sink.cutter(), &requested.options),
         digest: canonical_hash(&params.to_value()["toolCall"]),
+        server_digest: None,
         editable: None,
         call_details: None,
         with_next: false,

@@ -1,7 +1,7 @@
 //! Any backend that speaks the Agent Client Protocol over its standard streams. The process lives across the turns of a
 //! lease. The session it works on is the backend's own, and outlives the process if the backend stores it.
 //!
-//! Updates of the backend are turned into events. A turn ends as the reply to its prompt says, or for our own reason to
+//! Updates of the backend are turned into events. A turn ends by the reply to its prompt, or for our own reason to
 //! stop it. A session that cannot be resumed is never replaced by a new one.
 
 pub mod companion;
@@ -106,7 +106,7 @@ impl AcpBackend {
     }
 
     /// Starts the program and opens the backend's session in it. Also returns whether the session already contains the
-    /// prompt, from an earlier attempt. A program that is stopped meanwhile has ended when this returns.
+    /// prompt, from an earlier attempt. A program that is stopped during this call has ended when it returns.
     async fn open(
         &self,
         turn: &Turn,

@@ -302,7 +302,7 @@ impl<'a> AcpTurn<'a> {
         Ok(())
     }
 
-    /// Ends the turn as the reply to the prompt says.
+    /// Ends the turn by the reply to the prompt.
     async fn end(&mut self, stop_reason: &str) -> TurnResult {
         self.sink.check_stop()?;
         let failed = |message: &str| Ok(TurnEnd::failed(FailureKind::BackendFailed, message));

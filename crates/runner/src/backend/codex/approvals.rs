@@ -170,6 +170,7 @@ fn permission_request(
             option(CANCEL, "Refuse, and end the turn", OptionKind::RejectOnce),
         ],
         digest: canonical_hash(&json!({"request": params, "changes": changes})),
+        server_digest: None,
         editable: None,
         call_details: None,
         with_next: false,

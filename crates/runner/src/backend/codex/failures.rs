@@ -20,7 +20,7 @@ pub(super) fn is_throttled(error: &TurnError) -> bool {
     matches!(name, "usageLimitExceeded" | "rateLimitExceeded" | "flexUnavailable") || status == Some(429)
 }
 
-/// Whether Codex lost the connection to its provider. An HTTP status is an answer, whatever it says.
+/// Whether Codex lost the connection to its provider. Any HTTP status is a response.
 pub(super) fn is_disconnected(error: &TurnError) -> bool {
     let (name, status) = error_info(error);
     let is_named =

@@ -99,7 +99,7 @@ impl CodexBackend {
         }
     }
 
-    /// Starts the program and opens the session's thread in it. A program that is stopped meanwhile has ended when this returns.
+    /// Starts the program and opens the session's thread in it. A program that is stopped during this call has ended when it returns.
     async fn open(
         &mut self,
         turn: &Turn,
@@ -136,7 +136,8 @@ impl CodexBackend {
         start_process(&program, self.environment.text_cutter(), Rule::AgentProgram)
     }
 
-    /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts.
+    /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts. Its environment has none of
+    /// the job's short-lived variables: those are for its tools, and it holds the provider's key.
     fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let path = program::find(self.environment.program.as_deref(), std::env::var_os("PATH").as_deref())
             .map_err(|message| program_unusable(Rule::AgentProgram, message))?;
@@ -163,7 +164,6 @@ impl CodexBackend {
                 .map(|(name, value)| (name.into(), value.into()))
                 .into_iter()
                 .chain(search_path)
-                .chain(self.environment.program_variables())
                 .collect(),
             version: Version::Bare,
             guarded: self.environment.guarded(sandbox),

@@ -65,7 +65,7 @@ impl CodexTurn<'_> {
         if !self.is_of_turn(&thread_id, &turn_id) {
             return;
         }
-        // Codex makes progress. Output of a command says nothing about the provider.
+        // Codex makes progress. Output of a command is not evidence about the provider.
         self.mark_provider_reached().await;
         self.unreported.mark_reported(&item.id);
         match method {

@@ -36,7 +36,7 @@ pub(super) fn profile(policy: &ExecutionPolicy, environment: &BackendEnvironment
         Sandbox::ReadOnly => {
             // Codex cannot allow reading below a denied directory, so everything beside the workspace is denied instead.
             for hidden in hidden {
-                beside(&hidden, &workspace)?.iter().for_each(|path| drop(allow(path, "deny")));
+                paths_except(&hidden, &workspace)?.iter().for_each(|path| drop(allow(path, "deny")));
             }
             ":read-only"
         }
@@ -84,7 +84,7 @@ pub(super) fn check_active_profile(policy: &ExecutionPolicy, reply: &ThreadReply
 }
 
 /// Everything in a directory except the path to `target` within it.
-fn beside(directory: &Path, target: &Path) -> io::Result<Vec<PathBuf>> {
+fn paths_except(directory: &Path, target: &Path) -> io::Result<Vec<PathBuf>> {
     if !target.starts_with(directory) {
         return Ok(vec![directory.to_owned()]);
     }
@@ -93,7 +93,7 @@ fn beside(directory: &Path, target: &Path) -> io::Result<Vec<PathBuf>> {
         let path = entry?.path();
         match path {
             path if path == target => {}
-            path if target.starts_with(&path) => found.extend(beside(&path, target)?),
+            path if target.starts_with(&path) => found.extend(paths_except(&path, target)?),
             path => found.push(path),
         }
     }
@@ -144,13 +144,13 @@ mod tests {
             std::fs::create_dir_all(data.path().join(path)).unwrap();
         }
         std::fs::write(data.path().join("token"), "").unwrap();
-        let mut found = beside(data.path(), &data.path().join("workspaces/mine/work")).unwrap();
+        let mut found = paths_except(data.path(), &data.path().join("workspaces/mine/work")).unwrap();
         found.sort();
         assert_eq!(found, ["homes", "token", "workspaces/theirs"].map(|path| data.path().join(path)));
-        assert_eq!(beside(data.path(), Path::new("/srv/project")).unwrap(), [data.path()]);
+        assert_eq!(paths_except(data.path(), Path::new("/srv/project")).unwrap(), [data.path()]);
         let gone = data.path().join("gone");
         assert!(
-            beside(&gone, &gone.join("work")).is_err(),
+            paths_except(&gone, &gone.join("work")).is_err(),
             "a directory that cannot be listed does not count as empty"
         );
     }

@@ -75,7 +75,7 @@ fn is_binary(path: &Path) -> bool {
     read.is_ok() && (magic == *b"\x7fELF" || magic == [0xcf, 0xfa, 0xed, 0xfe])
 }
 
-/// The version that the program reports. The error says why it does not work.
+/// The version that the program reports. The error is the reason why it does not work.
 pub async fn version(program: &Path) -> Result<String, String> {
     let mut command = Command::new(program);
     command.arg("--version").env_clear().kill_on_drop(true);
@@ -86,7 +86,7 @@ pub async fn version(program: &Path) -> Result<String, String> {
     match line.strip_prefix(NAME) {
         _ if !output.status.success() => Err(format!("it ended with {}", output.status)),
         Some(version) => Ok(version.trim().chars().take(VERSION_CHARS_MAX).collect()),
-        None => Err("it does not say that it is Codex".into()),
+        None => Err("it does not report that it is Codex".into()),
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_must_report_that_it_is_codex() {
         let refused = version(Path::new("/bin/true")).await.unwrap_err();
-        assert!(refused.contains("does not say that it is Codex"), "{refused}");
+        assert!(refused.contains("does not report that it is Codex"), "{refused}");
         assert!(version(Path::new("/bin/false")).await.unwrap_err().contains("it ended with"));
     }
 

@@ -243,6 +243,10 @@ fn thread_settings(
         // Beside the servers of the profile's own configuration.
         settings["config"]["mcp_servers"] = json!({GATEWAY: gateway.codex_config()});
     }
+    let variables = environment.tool_variables();
+    if !variables.is_empty() {
+        settings["config"]["shell_environment_policy"] = json!({"set": variables});
+    }
     Ok(settings)
 }
 
@@ -257,6 +261,10 @@ fn approval_policy(policy: &ExecutionPolicy) -> Approval {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use ostler_protocol::kernel::provider_profiles::AgentConfig;
+
     use super::*;
 
     #[test]
@@ -271,5 +279,22 @@ mod tests {
         assert_eq!(prompt_state(&turn("completed"), "cmd_1"), PromptState::Completed { reply: "done".into() });
         assert_eq!(prompt_state(&turn("interrupted"), "cmd_1"), PromptState::Interrupted);
         assert_eq!(prompt_state(&turn("completed"), "cmd_2"), PromptState::New);
+    }
+
+    #[test]
+    fn short_lived_variables_are_in_the_settings_of_tools() {
+        let bare =
+            BackendEnvironment { workspace: Some("/workspace".into()), ..BackendEnvironment::bare(AgentConfig::Codex) };
+        let with_token =
+            BackendEnvironment { variables: BTreeMap::from([("GH_TOKEN".into(), "t".into())]), ..bare.clone() };
+        for sandbox in ["workspace-write", "danger-full-access"] {
+            let policy = json!({"sandbox": sandbox, "approval": "never", "timeoutMs": 1, "network": "enabled",
+                "secretScope": {}});
+            let policy: ExecutionPolicy = serde_json::from_str(&policy.to_string()).unwrap();
+            let settings = |environment| thread_settings(&policy, environment, None).unwrap();
+            let tools = settings(&with_token)["config"]["shell_environment_policy"].take();
+            assert_eq!(tools, json!({"set": {"GH_TOKEN": "t"}}), "{sandbox}");
+            assert_eq!(settings(&bare)["config"]["shell_environment_policy"], Value::Null, "{sandbox}");
+        }
     }
 }

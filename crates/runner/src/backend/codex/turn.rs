@@ -1,4 +1,4 @@
-//! One turn of Codex: from `turn/start` to the end that Codex reports. Meanwhile its notifications become events, its
+//! One turn of Codex: from `turn/start` to the end that Codex reports. During the turn its notifications become events, its
 //! requests are answered, steers are delivered, and an order to stop interrupts it.
 //!
 //! `turn/completed` is the truth about an end. Codex may never reply to an interrupt, and a turn whose provider cannot be

@@ -170,15 +170,14 @@ fn status_error(status: StatusCode, message: &str, has_key: bool) -> ProviderErr
     };
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !has_key => {
-            ProviderError::of_rule(Rule::ProfileKey, text("the provider asks for a key, and the profile has none"))
+            ProviderError::of_rule(Rule::ProfileKey, text("the provider requires a key, and the profile has none"))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             ProviderError::new(FailureKind::ProviderAuthFailed, text("the provider refused the key"))
         }
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => ProviderError {
-            is_throttled: true,
-            ..ProviderError::transient(text("the provider asks to come back later"))
-        },
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            ProviderError { is_throttled: true, ..ProviderError::transient(text("the provider asks to retry later")) }
+        }
         status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => {
             ProviderError::transient(text("the provider failed"))
         }

@@ -199,7 +199,7 @@ impl ModelTurn<'_> {
                 return Ok(end);
             }
         }
-        let message = format!("the model did not come to an end in {REPLIES_MAX} replies");
+        let message = format!("the model did not end its turn in {REPLIES_MAX} replies");
         Ok(TurnEnd::failed(FailureKind::BackendFailed, message))
     }
 

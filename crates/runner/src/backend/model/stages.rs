@@ -238,7 +238,7 @@ impl ModelTurn<'_> {
         true
     }
 
-    /// Prepares the worker's first request by the plan. Without one the worker gets everything, and an event says why.
+    /// Prepares the worker's first request by the plan. Without one the worker gets everything, and an event has the reason.
     async fn adopt(&mut self, reply: RouterReply) {
         let (sink, written) = (&self.listener.sink, reply.written);
         match reply.planned {
@@ -247,7 +247,7 @@ impl ModelTurn<'_> {
                 let phase = json!({"phase": PHASE_ROUTER_PLANNED, "tools": plan.tools, "context": plan.context,
                     "ignoredCalls": reply.ignored, "message": message});
                 sink.emit(EventType::BackendStatus, &phase).await;
-                self.tools = self.all_tools.only(&plan.tools);
+                self.tools = self.all_tools.restricted_to(&plan.tools);
                 self.front_end.retain(&plan.tools);
                 self.messages = self.input.messages(Some(&plan), &written);
             }
@@ -262,7 +262,7 @@ impl ModelTurn<'_> {
                 }
             }
         }
-        // What the user has added meanwhile.
+        // What the user has added in the meantime.
         while let Some(steer) = self.listener.steers.pop_front() {
             push_text(&mut self.messages, Role::User, &steer.accept());
         }

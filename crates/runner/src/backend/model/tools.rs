@@ -30,7 +30,7 @@ impl ModelTools {
     }
 
     /// Those of the tools that have these names.
-    pub(super) fn only(&self, wanted: &[String]) -> Self {
+    pub(super) fn restricted_to(&self, wanted: &[String]) -> Self {
         let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted == name);
         let offered = self.offered.iter().filter(|tool| name_of(tool).is_some_and(is_wanted));
         let server_names = self.server_names.iter().filter(|name| is_wanted(name));
@@ -123,11 +123,11 @@ mod tests {
     #[test]
     fn a_selection_has_the_wanted_tools_and_no_others() {
         let tools = ModelTools::new(&["a", "b", "c"].map(tool), ["p", "q"].map(of_front_end).to_vec());
-        let some = tools.only(&["c", "q", "a", "x"].map(str::to_owned));
+        let some = tools.restricted_to(&["c", "q", "a", "x"].map(str::to_owned));
         assert_eq!(some.names(), ["a", "c", "q"]);
         assert!(some.has("a") && some.has("c") && !some.has("b") && !some.has("x"));
         assert!(some.offers("q") && !some.has("q") && !some.offers("p"), "the front end runs its own tools");
-        assert!(tools.only(&[]).offered().is_empty());
+        assert!(tools.restricted_to(&[]).offered().is_empty());
         assert_eq!(some.described().collect::<Vec<_>>(), [("a", "d"), ("c", "d"), ("q", "p")]);
     }
 

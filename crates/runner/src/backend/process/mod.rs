@@ -53,7 +53,7 @@ const QUEUED_BYTES_MAX: usize = 16 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// How long to wait for the status and the rest of the log of a child that has closed its output.
 const END_MS: u64 = 500;
-/// Of the line of the log that tells people why a child has ended.
+/// Maximum characters of the log line that explains a child's exit.
 const LOG_LINE_CHARS_MAX: usize = 200;
 /// How long the child may take to end after its standard input was closed.
 const CLOSE_MS: u64 = 3_000;

@@ -157,6 +157,7 @@ impl Player {
                 option("deny", "Deny", OptionKind::RejectOnce),
             ],
             digest: canonical_hash(&ask.command),
+            server_digest: None,
             editable: ask.editable,
             call_details: None,
             with_next: false,

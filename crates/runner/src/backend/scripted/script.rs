@@ -212,7 +212,7 @@ impl Script {
     }
 }
 
-/// The last message is the reply, unless the script says otherwise.
+/// The last message is the reply, unless the script marks another one.
 fn mark_final(steps: &mut [ScriptStep], given: &[Option<bool>]) {
     let last = steps.iter().rposition(ScriptStep::is_message);
     for (index, step) in steps.iter_mut().enumerate() {

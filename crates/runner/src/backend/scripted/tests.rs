@@ -9,7 +9,7 @@ use ostler_protocol::{
         budgets::UsedUp,
         context::Context,
         events::AppendEvent,
-        permissions::{AskPermission, Asked, Ballot, EditedArguments, PermissionRequest, PermissionStatus},
+        permissions::{AskPermission, Ballot, EditedArguments, ParsedPermission, PermissionRequest, PermissionStatus},
         policy::Budgets,
         runs::TerminalStatus,
     },
@@ -225,6 +225,7 @@ fn resolved(request: &Value, status: PermissionStatus, digest: &str) -> Permissi
         tool_call_id: None,
         options: ask.options,
         digest: digest.to_owned(),
+        server_digest: None,
         editable: ask.editable,
         edited: None,
         deadline: Timestamp::UNIX_EPOCH,
@@ -246,7 +247,7 @@ async fn end_after_decision(status: PermissionStatus, digest: impl Fn(&str) -> S
     assert_eq!(fixture.go().await, None);
     let events = fixture.emitted();
     assert_eq!(types(&events), ["permission_request"]);
-    assert!(matches!(AskPermission::read(&RawJson::of(&events[0].1)), Asked::Well(_)));
+    assert!(matches!(AskPermission::read(&RawJson::of(&events[0].1)), ParsedPermission::Valid(_)));
     assert_eq!(events[0].1["command"], "rm -r x");
     let request = &events[0].1;
     assert!(fixture.side.resolve_permission(resolved(request, status, &digest(request["digest"].as_str().unwrap()))));

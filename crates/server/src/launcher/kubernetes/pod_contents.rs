@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         policy::{ToolCredential, tool_secret_name},
         provider_profiles::AgentConfig,
-        runner_jobs::{JobExtras, RunnerJob, cluster_job_name},
+        runner_jobs::{JobExtras, RunnerJob, check_names, cluster_job_name},
         runs::Run,
         workspaces::WorkspaceRef,
     },
@@ -185,6 +185,8 @@ async fn prepare_backend(
         let message = format!("the files of the profile have {bytes} bytes; a pod takes {HOME_BYTES_MAX}");
         return Err(Failure::new(FailureKind::SecretUnavailable, message));
     }
+    // Again: the order may be from an earlier release, and the profile may have got another agent since.
+    check_names(variables.keys().map(String::as_str), &environment.backend)?;
     environment.variables = variables;
     let tools = tools_of(cluster, run).await?;
     // The image has its own programs, and the runner in it its own guard.

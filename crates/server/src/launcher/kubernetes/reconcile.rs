@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use ostler_protocol::{
-    Failure, RawJson, Timestamp,
+    Failure, RawJson,
     ids::RunnerJobId,
     kernel::{
         cluster_launching::{ClusterState, ClusterStep, StartFacts, StartLimits, next_step},
@@ -19,7 +19,10 @@ use ostler_store as store;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::started::is_started;
+use super::{
+    clean_up,
+    started::{age, has_work, is_started},
+};
 use crate::{
     app::App,
     kubernetes::{
@@ -34,9 +37,9 @@ const LOOKS_MAX: usize = 16;
 /// Rows in one read.
 const PAGE_ROWS_MAX: u32 = 500;
 /// How long the server that claimed a job gets to create its Job before another one does.
-const CREATE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long after the end of a start its Job is taken for unfinished only because this server's watch is late.
-const WATCH_LAG_MAX: Duration = Duration::from_secs(5);
+pub(super) const CREATE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a pod may take to pull its image before this server looks whether it lacks its Secret.
+const VOLUME_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a runner may try to claim its run, beside the length of a lease.
 const CLAIM_WAIT: Duration = Duration::from_secs(90);
 
@@ -57,8 +60,6 @@ struct StartNotes {
     /// Whether the runner has held its run, and since when it is without it although its pod runs.
     was_held: bool,
     unheld_since: Option<Instant>,
-    /// Whether the Secret of a pod that does not start was created once more.
-    has_completed: bool,
 }
 
 /// What a look at a job leads to.
@@ -79,11 +80,11 @@ impl Reconciler {
             return vec![];
         }
         let mut jobs = vec![];
-        for job_id in job_ids {
-            match store::kernel::runner_jobs::get(&self.app.db, job_id).await {
-                Ok(job) => jobs.extend(job.filter(is_started)),
+        for page in job_ids.chunks(PAGE_ROWS_MAX as usize) {
+            match store::kernel::runner_jobs::list_by_ids(&self.app.db, page).await {
+                Ok(found) => jobs.extend(found.into_iter().filter(is_started)),
                 Err(error) => {
-                    tracing::warn!(%error, "reading a job failed; it is looked at again");
+                    tracing::warn!(%error, "reading jobs failed; they are looked at again");
                     return vec![];
                 }
             }
@@ -123,7 +124,7 @@ impl Reconciler {
             }
         }
         self.notes.retain(|job_id, _| started.contains(job_id));
-        remove_superseded(&self.app, &self.kubernetes, &names).await;
+        clean_up::remove_superseded(&self.app, &self.kubernetes, &names).await;
         Ok(absent)
     }
 
@@ -134,16 +135,24 @@ impl Reconciler {
     /// `held`: the jobs whose runners hold their runs. `None` if that was not read: then no runner counts as without a lease.
     async fn look(&mut self, jobs: Vec<RunnerJob>, held: Option<&BTreeSet<RunnerJobId>>) -> Vec<RunnerJob> {
         let now = self.app.wall();
-        let hand = self.app.in_hand.snapshot();
-        let (mut looks, mut incomplete) = (vec![], vec![]);
-        for job in jobs.into_iter().filter(|job| !hand.holds(job.runner_job_id)) {
+        let launcher_jobs = self.app.held_jobs.snapshot();
+        let (mut looks, mut suspects) = (vec![], vec![]);
+        for job in jobs.into_iter().filter(|job| !launcher_jobs.holds(job.runner_job_id)) {
             let state = self.kubernetes.cache.state(&self.name_of(&job), now);
             let facts = self.facts(&job, &state, held);
-            if held.is_some() && self.may_be_incomplete(&job, &state, facts) && !self.has_secret(&job).await {
-                incomplete.push(job);
-                continue;
+            match held.is_some() && self.may_be_incomplete(&job, &state, facts) {
+                true => suspects.push((job, state, facts)),
+                false => looks.push((job, state, facts)),
             }
-            looks.push((job, state, facts));
+        }
+        let reconciler = &*self;
+        let lookups = stream::iter(suspects).map(|look| async move { (reconciler.has_secret(&look.0).await, look) });
+        let mut incomplete = vec![];
+        for (has_secret, look) in lookups.buffer_unordered(LOOKS_MAX).collect::<Vec<_>>().await {
+            match has_secret {
+                true => looks.push(look),
+                false => incomplete.push(look.0),
+            }
         }
         let (app, kubernetes) = (&self.app, &self.kubernetes);
         let outcomes = stream::iter(looks).map(|(job, state, facts)| async move {
@@ -165,19 +174,31 @@ impl Reconciler {
         absent.chain(incomplete).collect()
     }
 
-    /// Whether the Secret of a start exists. False if that is unknown: to create it again does no harm.
+    /// Whether the Secret of a start exists. If that is unknown, true: it is looked up again.
     async fn has_secret(&self, job: &RunnerJob) -> bool {
-        self.kubernetes.cluster.has_secret(&self.name_of(job)).await.unwrap_or(false)
+        let name = self.name_of(job);
+        match self.kubernetes.cluster.has_secret(&name).await {
+            Ok(true) => self.kubernetes.cache.note_secret(&name),
+            Ok(false) => return false,
+            Err(error) => {
+                tracing::warn!(%error, name, "the Secret of a Job could not be looked up; trying again");
+            }
+        }
+        true
     }
 
-    /// Whether the start may have been cut off between the Job and its Secret, without which no container starts. True once per
-    /// start and server.
-    fn may_be_incomplete(&mut self, job: &RunnerJob, state: &ClusterState, facts: StartFacts) -> bool {
-        const WITHOUT_SECRET: [Option<&str>; 3] = [None, Some("ContainerCreating"), Some("CreateContainerConfigError")];
+    /// Whether the start may have been cut off between the Job and its Secret, without which no container starts. The lookup that
+    /// follows costs a call, so the pod must have waited for long, for a reason that can be a missing Secret.
+    fn may_be_incomplete(&self, job: &RunnerJob, state: &ClusterState, facts: StartFacts) -> bool {
         let ClusterState::Active(seen) = state else { return false };
-        let can_lack_it = seen.phase == ObservedPhase::Pending && WITHOUT_SECRET.contains(&seen.reason.as_deref());
-        let Some(notes) = self.notes.get_mut(&job.runner_job_id) else { return false };
-        can_lack_it && facts.age >= CREATE_PATIENCE && !std::mem::replace(&mut notes.has_completed, true)
+        let patience = match seen.reason.as_deref() {
+            Some("CreateContainerConfigError") => CREATE_PATIENCE,
+            // Shown for missing volumes of a Secret, and for images that take long.
+            Some("ContainerCreating") => VOLUME_PATIENCE,
+            _ => return false,
+        };
+        let is_late = seen.phase == ObservedPhase::Pending && facts.age >= patience;
+        is_late && !self.kubernetes.cache.has_secret(&self.name_of(job))
     }
 
     fn facts(&mut self, job: &RunnerJob, state: &ClusterState, held: Option<&BTreeSet<RunnerJobId>>) -> StartFacts {
@@ -226,7 +247,7 @@ async fn look_at(
     let is_waiting = matches!(&state, ClusterState::Active(seen) if seen.phase == ObservedPhase::Pending);
     if is_waiting || state == ClusterState::Absent {
         let run = lookup::run_unchecked(app, job.run_id).await?;
-        facts.has_work = run.unfinished_commands > 0 && !run.status.is_terminal();
+        facts.has_work = has_work(app, &run, &job).await?;
         // What is seen of a pod may be late: its runner may have had the run already, and exits by itself.
         facts.has_work |= is_waiting && (facts.was_held || facts.age < CREATE_PATIENCE);
     }
@@ -293,15 +314,15 @@ fn observation_of(state: &ClusterState) -> Option<JobObservation> {
 
 fn limits(app: &App) -> StartLimits {
     StartLimits {
-        start: Duration::from_millis(app.config.kubernetes.start_timeout_ms),
+        start: start_timeout(app),
         until_lease: CLAIM_WAIT + Duration::from_millis(app.config.runner.lease_ms.unsigned_abs()),
         after_lease: Duration::from_secs(app.config.kubernetes.grace_s.into()),
     }
 }
 
-fn age(job: &RunnerJob, now: Timestamp) -> Duration {
-    // Only a claim changes this time of a running job.
-    Duration::try_from(now.duration_since(job.updated_at)).unwrap_or_default()
+/// How long a start may take from the claim of its job until its runner runs.
+pub(super) fn start_timeout(app: &App) -> Duration {
+    Duration::from_millis(app.config.kubernetes.start_timeout_ms)
 }
 
 fn recorded(job: &RunnerJob) -> JobObservation {
@@ -309,7 +330,7 @@ fn recorded(job: &RunnerJob) -> JobObservation {
 }
 
 /// Stores what was observed, if it is new.
-async fn record(app: &App, job: &RunnerJob, observed: &JobObservation) -> Result<(), Failure> {
+pub(super) async fn record(app: &App, job: &RunnerJob, observed: &JobObservation) -> Result<(), Failure> {
     // The summary of a runner that has ended is stored as such.
     let message = observed.message.as_deref().map(|message| job_extras::redact(app, job, message));
     let message = message.filter(|_| observed.exit_code.is_none());
@@ -342,60 +363,4 @@ pub(super) async fn finish(app: &App, job: &RunnerJob, end: JobEnd, summary: Raw
 
 pub(super) fn nothing_left() -> RawJson {
     RawJson::of(&json!({"status": "idle", "message": "there was nothing left to do"}))
-}
-
-/// Deletes active Jobs of starts that have ended: their nodes may come back. `needed`: the names of the Jobs of current starts. A Job
-/// that cannot be deleted is tried again by the next comparison.
-async fn remove_superseded(app: &App, kubernetes: &Kubernetes, needed: &BTreeSet<String>) {
-    for seen in kubernetes.cache.active_except(&app.config.kubernetes.job_prefix, needed, app.wall()) {
-        let removed = async {
-            if !is_over(app, seen.runner_job_id, &seen.name, WATCH_LAG_MAX).await? {
-                return Ok(());
-            }
-            tracing::info!(name = seen.name, "deleting a Job whose start has ended");
-            kubernetes.cluster.delete_job(&seen.name, &seen.uid).await?;
-            Ok::<_, Failure>(())
-        };
-        if let Err(failure) = removed.await {
-            tracing::warn!(%failure, name = seen.name, "a Job whose start has ended could not be deleted; trying again");
-        }
-    }
-}
-
-/// Whether the Job is one of a start that has ended at least this long ago. False if the runner job is not one of this store.
-async fn is_over(app: &App, job_id: RunnerJobId, name: &str, since: Duration) -> Result<bool, Failure> {
-    let Some(job) = store::kernel::runner_jobs::get(&app.db, job_id).await? else { return Ok(false) };
-    let current = cluster_job_name(&app.config.kubernetes.job_prefix, job_id, job.starts);
-    Ok((!is_started(&job) || current != name) && age(&job, app.now()) >= since)
-}
-
-/// Deletes the oldest finished Jobs if there are too many with those that are about to be created. Active ones are never deleted
-/// to make room.
-pub(super) async fn clean_up(app: &App, kubernetes: &Kubernetes, wanted: usize) {
-    if wanted == 0 {
-        return;
-    }
-    let section = &app.config.kubernetes;
-    let finished = kubernetes.cache.finished(&section.job_prefix);
-    let over = (finished.len() + wanted).saturating_sub(section.finished_jobs_max as usize);
-    if over == 0 {
-        return;
-    }
-    // A Job whose end is not stored yet is needed. A younger one is deleted in its place.
-    let deletable = stream::iter(finished).filter_map(|job| async move {
-        match is_over(app, job.runner_job_id, &job.name, Duration::ZERO).await {
-            Ok(is_over) => is_over.then_some(job),
-            Err(failure) => {
-                tracing::warn!(%failure, name = job.name, "reading the job of a finished Job failed");
-                None
-            }
-        }
-    });
-    let deletions = deletable.take(over).for_each_concurrent(LOOKS_MAX, |job| async move {
-        match kubernetes.cluster.delete_job(&job.name, &job.uid).await {
-            Ok(()) => kubernetes.cache.remove_job(&job.name),
-            Err(error) => tracing::warn!(%error, name = job.name, "a finished Job could not be deleted"),
-        }
-    });
-    deletions.await;
 }

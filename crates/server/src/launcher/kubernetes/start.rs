@@ -6,12 +6,21 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use ostler_protocol::{
     Failure, Rule,
-    kernel::runner_jobs::{JobEnd, RUNNER_RELEASED, RunnerJob},
+    kernel::{
+        cluster_launching::{CLUSTER_UNAVAILABLE, QUOTA_EXCEEDED},
+        runner_jobs::{JobEnd, JobObservation, RUNNER_RELEASED, RunnerJob, cluster_job_name},
+    },
 };
 use ostler_store::{self as store, failures::is_of_store};
 use tokio::time::sleep;
 
-use super::{pod_contents::PodContents, reconcile, started::current, storage};
+use super::{
+    places::StartPlaces,
+    pod_contents::PodContents,
+    reconcile::{self, CREATE_PATIENCE, start_timeout},
+    started::{age, current, has_work},
+    storage,
+};
 use crate::{
     app::App,
     kubernetes::{ClusterError, Kubernetes, is_of_cluster, observe::job_facts},
@@ -21,24 +30,24 @@ use crate::{
 
 /// Why a start goes no further.
 enum Halt {
-    /// Try again, not earlier than after this time.
-    Later(Option<Duration>),
+    /// The store does not respond.
+    NoStore,
+    /// The cluster does not respond, or asks for a pause of this length.
+    NoCluster { after: Option<Duration>, message: String },
+    /// An object would exceed a quota of the cluster.
+    Quota(ClusterError),
     /// The runner cannot be started.
     Failed(Failure),
 }
 
 impl From<Failure> for Halt {
     fn from(failure: Failure) -> Self {
-        match is_of_store(&failure) {
-            true => {
-                tracing::warn!(
-                    cause = failure.cause.as_deref(),
-                    "the store does not respond; a runner waits to be started"
-                );
-                Self::Later(None)
-            }
-            false => Self::Failed(failure),
+        if is_of_store(&failure) {
+            let cause = failure.cause.as_deref();
+            tracing::warn!(cause, "the store does not respond; a runner waits to be started");
+            return Self::NoStore;
         }
+        Self::Failed(failure)
     }
 }
 
@@ -52,12 +61,15 @@ impl From<ClusterError> for Halt {
     fn from(error: ClusterError) -> Self {
         match error {
             ClusterError::Refused(_) => Self::Failed(error.into()),
+            ClusterError::Quota(_) => Self::Quota(error),
             error => {
                 tracing::warn!(%error, "the cluster is not available; a runner waits to be started");
-                Self::Later(match error {
+                let message = error.to_string();
+                let after = match error {
                     ClusterError::Later { after, .. } => after,
                     _ => None,
-                })
+                };
+                Self::NoCluster { after, message }
             }
         }
     }
@@ -76,30 +88,71 @@ impl From<ClaimError> for Halt {
 /// cluster that deletes every Job would get the next one at once, for ever.
 const RELEASED_PAUSE: Duration = Duration::from_millis(500);
 
-/// Creates the Job of a claimed job, as often as it takes. Returns early if the start is no longer wanted.
-pub(super) async fn start(app: &App, kubernetes: &Kubernetes, job: &RunnerJob) {
+/// The longest pause of a start whose objects exceed a quota. Each attempt costs several calls, and nothing shows when there is room.
+const QUOTA_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// A start that has waited this long for the cluster gives back its place: others may be able to continue. Another server repeats it, too.
+const PLACE_PATIENCE: Duration = CREATE_PATIENCE;
+
+/// Creates the Job of a claimed job, as often as it takes. Returns early if the start is no longer wanted. A start that exceeds a quota
+/// fails when its pod would have had to run by now. A cluster that is away fails no start: the time limits of commands still hold.
+pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlaces, job: &RunnerJob) {
     let Some(owner) = job.owner.clone() else { return };
     if job.terminal_summary.to_value()["status"] == RUNNER_RELEASED {
         sleep(RELEASED_PAUSE).await;
     }
-    let mut pause = STORE_PAUSE.0;
+    let (mut pause, mut quota_pause, mut has_given_back) = (STORE_PAUSE.0, STORE_PAUSE.0, false);
     loop {
-        let after = match create(app, kubernetes, job, &owner).await {
+        let halt = match create(app, kubernetes, job, &owner).await {
             Ok(()) => return,
-            Err(Halt::Failed(failure)) => {
-                let (end, summary) = not_started(&failure);
-                return reconcile::finish(app, job, end, summary).await;
-            }
-            Err(Halt::Later(after)) => after.unwrap_or_default(),
+            Err(halt) => halt,
         };
-        sleep(longer(&mut pause).max(after)).await;
+        let waited = age(job, app.now());
+        let (wait, gives_back) = match halt {
+            Halt::NoStore => (longer(&mut pause), false),
+            Halt::NoCluster { after, message } => {
+                let has_waited = waited >= PLACE_PATIENCE;
+                if has_waited {
+                    show_wait(app, job, CLUSTER_UNAVAILABLE, message).await;
+                }
+                (longer(&mut pause).max(after.unwrap_or_default()), has_waited)
+            }
+            Halt::Quota(error) if waited <= start_timeout(app) => {
+                show_wait(app, job, QUOTA_EXCEEDED, error.to_string()).await;
+                let next = (quota_pause * 2).min(QUOTA_PAUSE_MAX);
+                (std::mem::replace(&mut quota_pause, next), true)
+            }
+            Halt::Quota(error) => return fail(app, job, &error.into()).await,
+            Halt::Failed(failure) => return fail(app, job, &failure).await,
+        };
+        let place = gives_back.then(|| places.give_back());
+        if gives_back && !has_given_back {
+            app.hub.jobs.notify_one();
+            has_given_back = true;
+        }
+        sleep(wait).await;
+        drop(place);
+    }
+}
+
+async fn fail(app: &App, job: &RunnerJob, failure: &Failure) {
+    let (end, summary) = not_started(failure);
+    reconcile::finish(app, job, end, summary).await;
+}
+
+/// Shows why the Job does not exist yet.
+async fn show_wait(app: &App, job: &RunnerJob, reason: &str, message: String) {
+    let job_name = cluster_job_name(&app.config.kubernetes.job_prefix, job.runner_job_id, job.starts);
+    let (reason, message) = (Some(reason.to_owned()), Some(message));
+    let observed = JobObservation { job_name, reason, message, ..JobObservation::default() };
+    if let Err(failure) = reconcile::record(app, job, &observed).await {
+        tracing::warn!(%failure, job = %job.runner_job_id, "the reason why a start waits could not be stored");
     }
 }
 
 async fn create(app: &App, kubernetes: &Kubernetes, job: &RunnerJob, owner: &str) -> Result<(), Halt> {
     let Some(job) = current(app, job.runner_job_id, owner).await? else { return Ok(()) };
     let stored_run = lookup::run_unchecked(app, job.run_id).await?;
-    if stored_run.unfinished_commands == 0 || stored_run.status.is_terminal() {
+    if !has_work(app, &stored_run, &job).await? {
         // Cancelled or finished by another runner since: no Job is created.
         let summary = reconcile::nothing_left();
         reconcile::finish(app, &job, JobEnd::Succeeded, summary).await;
@@ -127,6 +180,7 @@ async fn create(app: &App, kubernetes: &Kubernetes, job: &RunnerJob, owner: &str
     }
     // What follows is recorded when the cache reports it as changed.
     kubernetes.cache.put_job(facts);
+    kubernetes.cache.note_secret(&order.name);
     tracing::debug!(job = %job.runner_job_id, name = order.name, "the Job of a runner exists");
     Ok(())
 }
@@ -137,14 +191,14 @@ fn not_made(failure: Failure) -> Halt {
         return failure.into();
     }
     tracing::warn!(%failure, "the cluster is not available; a runner waits to be started");
-    Halt::Later(None)
+    Halt::NoCluster { after: None, message: failure.message }
 }
 
 async fn create_or_find(kubernetes: &Kubernetes, job: &Job, name: &str) -> Result<Job, ClusterError> {
     match kubernetes.cluster.create_job(job).await {
         Err(ClusterError::Exists) => {
             let found = kubernetes.cluster.get_job(name).await?;
-            found.ok_or_else(|| ClusterError::Later { after: None, message: "the Job was deleted meanwhile".into() })
+            found.ok_or_else(|| ClusterError::Later { after: None, message: "the Job was deleted concurrently".into() })
         }
         outcome => outcome,
     }

@@ -43,12 +43,12 @@ fn started(job: RunnerJob) -> StartedJob {
 }
 
 /// Places that are open, with their slots and the receiver of started jobs.
-fn open() -> (ResidentPlaces, InHand, Arc<Semaphore>, mpsc::UnboundedReceiver<ResidentJob>) {
-    let (in_hand, slots) = (InHand::default(), Arc::new(Semaphore::new(SLOTS)));
-    let places = ResidentPlaces::new(in_hand.clone(), Ids::new(Arc::new(SystemClock)));
+fn open() -> (ResidentPlaces, HeldJobs, Arc<Semaphore>, mpsc::UnboundedReceiver<ResidentJob>) {
+    let (held_jobs, slots) = (HeldJobs::default(), Arc::new(Semaphore::new(SLOTS)));
+    let places = ResidentPlaces::new(held_jobs.clone(), Ids::new(Arc::new(SystemClock)));
     let receiver = places.open((&Config::default(), None), "launcher", &slots);
     places.note_waiting(false);
-    (places, in_hand, slots, receiver)
+    (places, held_jobs, slots, receiver)
 }
 
 #[test]
@@ -69,13 +69,13 @@ fn a_place_takes_a_slot_until_its_runner_is_started() {
 
 #[test]
 fn a_flush_that_failed_gives_its_places_back() {
-    let (places, in_hand, slots, _receiver) = open();
+    let (places, held_jobs, slots, _receiver) = open();
     for unanswered_at in [None, Some(TIME.parse().unwrap())] {
         places.reserve(&job(1), &run("scripted")).unwrap();
         places.give_back(&[job(1).runner_job_id], unanswered_at);
         assert!(!places.has_reservations() && slots.available_permits() == SLOTS);
         // The store may have committed the flush, so the launcher looks for the job.
-        assert_eq!(in_hand.has_unanswered(), unanswered_at.is_some());
+        assert_eq!(held_jobs.has_unanswered(), unanswered_at.is_some());
     }
 }
 

@@ -76,7 +76,7 @@ impl SocketDialect for Echo {
         !self.is_stranger
     }
 
-    async fn hear(&mut self, text: &str) -> Step {
+    async fn handle_text(&mut self, text: &str) -> Step {
         if let Some(may_answer) = &self.may_answer {
             may_answer.notified().await;
         }
@@ -90,7 +90,7 @@ impl SocketDialect for Echo {
         }
     }
 
-    async fn attend(&mut self) -> Step {
+    async fn process_pending(&mut self) -> Step {
         tokio::time::sleep(DOING).await;
         DONE.into()
     }

@@ -104,6 +104,6 @@ pub(in crate::service) async fn owning_tenant(app: &App, tenant_id: &str, profil
 }
 
 fn tenant_required() -> Failure {
-    let message = "the token is for several tenants; say in tenantId whose profile is meant";
+    let message = "the token is for several tenants; name the tenant of the profile in tenantId";
     Failure::rule(Rule::TenantIdRequired, message).with_kind(FailureKind::StateConflict)
 }

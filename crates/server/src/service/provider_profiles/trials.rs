@@ -45,7 +45,7 @@ pub async fn validate(
         return Err(Failure::rule(Rule::ProfileSecretMissing, message));
     }
     let client = caller.as_client_of(&tenant_id);
-    let (created, _) = runs::create(app, &client, trial_run(app, profile, tenant_id, request)).await?;
+    let created = runs::create(app, &client, trial_run(app, profile, tenant_id, request)).await?.value;
     let (Some(command), Some(job)) = (&created.command, &created.runner_job) else {
         return Err(Failure::internal("a run with a first command has a job"));
     };

@@ -2,7 +2,7 @@
 
 use futures_util::future::{BoxFuture, FutureExt};
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     ids::SessionId,
     kernel::session_storage::{StorageKind, StoragePlace, claim_name, elsewhere},
 };
@@ -13,6 +13,7 @@ use crate::{
     kubernetes::{
         ClusterError, Kubernetes,
         claims::{ClaimFacts, claim, claim_facts},
+        job_manifest::SESSION_LABEL,
     },
 };
 
@@ -54,37 +55,49 @@ impl ClaimDriver<'_> {
         let name = self.name_of(place)?;
         let created = match self.kubernetes.cluster.create_claim(&claim(name, session, self.section)?).await {
             Ok(created) => claim_facts(&created),
-            Err(ClusterError::Exists) => self.get(name).await?,
+            Err(ClusterError::Exists) => self.get(session, name).await?,
             Err(error) => return Err(error.into()),
         };
         let later = |message: &str| ClusterError::Later { after: None, message: message.to_owned() };
         match created {
             Some(facts) if facts.is_deleted => Err(later("the volume claim is being deleted").into()),
-            Some(facts) if facts.session == session => {
+            Some(facts) => {
                 self.kubernetes.cache.add_claim(facts.clone());
                 Ok(facts)
             }
-            Some(_) => Err(ClusterError::Refused(format!("the volume claim {name} is one of another session")).into()),
-            None => Err(later("the volume claim was deleted meanwhile").into()),
+            None => Err(later("the volume claim was deleted concurrently").into()),
         }
     }
 
-    /// The claim as the API server has it. `None` if there is none, or it is being deleted.
+    /// The claim as the API server has it. `None` if there is none, or it is being deleted. Fails if the claim of this name is not
+    /// labelled as that of the session.
     pub(crate) async fn find(
         &self,
         session: SessionId,
         place: &StoragePlace,
     ) -> Result<Option<ClaimFacts>, ClaimError> {
-        let found = self.get(self.name_of(place)?).await?;
+        let found = self.get(session, self.name_of(place)?).await?;
         match &found {
             Some(facts) => self.kubernetes.cache.add_claim(facts.clone()),
             None => self.kubernetes.cache.remove_claim(session),
         }
-        Ok(found.filter(|facts| facts.session == session && !facts.is_deleted))
+        Ok(found.filter(|facts| !facts.is_deleted))
     }
 
-    async fn get(&self, name: &str) -> Result<Option<ClaimFacts>, ClusterError> {
-        Ok(self.kubernetes.cluster.get_claim(name).await?.as_ref().and_then(claim_facts))
+    /// Fails if the claim is not labelled as that of the session. It does not count as missing: it may have been restored without its
+    /// labels, and a session whose storage is missing ends for good.
+    async fn get(&self, session: SessionId, name: &str) -> Result<Option<ClaimFacts>, ClaimError> {
+        let Some(found) = self.kubernetes.cluster.get_claim(name).await? else { return Ok(None) };
+        match claim_facts(&found).filter(|facts| facts.session == session) {
+            Some(facts) => Ok(Some(facts)),
+            None => {
+                let message = format!(
+                    "the volume claim {name} does not have the label {SESSION_LABEL}={session}, so the session does not use it; \
+                     claims that are restored need their labels"
+                );
+                Err(Failure::rule(Rule::ClusterCall, message).into())
+            }
+        }
     }
 
     /// The name of a claim in the namespace of this server.

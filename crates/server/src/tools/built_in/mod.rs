@@ -27,7 +27,7 @@ type Check = fn(&App, &Map<String, Value>) -> Result<(), String>;
 struct OwnTool {
     definition: Arc<ToolDefinition>,
     call: Call,
-    /// `None` if the schema says everything.
+    /// `None` if the schema has every rule.
     check: Option<Check>,
 }
 

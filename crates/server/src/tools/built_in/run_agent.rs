@@ -10,7 +10,7 @@ mod reservations;
 pub(crate) use lost::{SettlingCommands, settle_lost_runs};
 pub(crate) use reservations::StartLocks;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
@@ -42,13 +42,13 @@ use super::{
 };
 use crate::{
     app::App,
-    auth::Principal,
+    auth::{LOCAL, Principal},
     dialect::Dialects,
     recheck::SessionWatch,
     service::{lookup, provider_profiles, results, runs},
     tools::{
         scopes::granted_scopes,
-        source::{Invocation, ToolContext, ToolError, ToolSource},
+        source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource},
     },
 };
 
@@ -152,14 +152,18 @@ async fn try_start(
     if has_orphans {
         children = children_of(app, parent, command).await?;
     }
-    let used = reservations::used(&current, &children);
+    let mut used = reservations::used(&current, &children);
+    if budgets.max_tool_calls.is_some() {
+        let upcoming = reservations::upcoming_calls(app, &current, &invocation.reply_calls).await.map_err(refused)?;
+        used.tool_calls = used.tool_calls.saturating_add(upcoming);
+    }
     if reservations::left_of(&budgets, &used).is_none() {
         return Err(ToolError::failed("the run's budget is used up"));
     }
     let reserved = reservations::with_reserved(used, &children);
     let Some(left) = reservations::left_of(&budgets, &reserved) else { return Ok(None) };
     let request = request(app, invocation, parent, &current, &left).await?;
-    let (created, _) = runs::create_in_background(app, caller, request).await.map_err(refused)?;
+    let created = runs::create_in_background(app, caller, request).await.map_err(refused)?.value;
     let first = created.command.ok_or_else(|| ToolError::failed("the agent could not be started"))?;
     let child = Child { run_id: created.run.run_id, command_id: first.command_id, session: created.run.session };
     if is_charged && !keeps_reservation(app, caller, parent, command, &children, &child).await {
@@ -269,15 +273,21 @@ async fn request(
     })
 }
 
-/// The agent of the child and the tools to which its command is restricted. A child of an agent's run is a run of the same agent, so
-/// that it has no other scopes. An agent that only another profile may run cannot have this child: then the child is restricted to
-/// the tools for which the agent has the scopes now.
+/// The agent of the child and the tools to which its command is restricted: a child has no tools that its parent lacks. A child of an
+/// agent's run is a run of the same agent, so that it has no other scopes. An agent that only another profile may run cannot have this
+/// child: then the child is restricted to the tools for which the agent has the scopes now.
 async fn restriction(
     app: &App,
     context: &ToolContext,
     profile: &str,
 ) -> Result<(Option<AgentId>, Option<Vec<String>>), Failure> {
-    let enabled_tools = context.enabled_tools();
+    let enabled_tools = match context.enabled_tools() {
+        None if child_has_more_servers(app, context) => {
+            let own = own_tools(app, context).await?.into_iter().map(|tool| tool.name.clone());
+            Some(own.chain(Dialects::of(app).mcp_tools(&app.config)).collect::<BTreeSet<_>>().into_iter().collect())
+        }
+        enabled_tools => enabled_tools,
+    };
     let Some(agent_id) = context.run.as_ref().and_then(|run| run.agent_id) else { return Ok((None, enabled_tools)) };
     let find = Dialects::of(app).iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
     let own_profile = match find {
@@ -288,18 +298,30 @@ async fn restriction(
         return Ok((Some(agent_id), enabled_tools));
     }
     let granted = granted_scopes(app, context).await?.unwrap_or_default();
-    let own = BuiltIn::new(&app.config);
     // The child gets no tools of MCP servers.
-    let mut tools = own.list(app, context).await?;
-    for source in Dialects::of(app).iter().flat_map(|dialect| dialect.tool_sources.iter()) {
-        tools.extend(source.list(app, context).await?);
-    }
+    let tools = own_tools(app, context).await?;
     let is_allowed = |tool: &ToolDefinition| {
         tool.scope.as_ref().is_none_or(|scope| granted.contains(scope))
             && enabled_tools.as_ref().is_none_or(|names| names.contains(&tool.name))
     };
     let names = tools.iter().filter(|tool| is_allowed(tool)).map(|tool| tool.name.clone()).collect();
     Ok((None, Some(names)))
+}
+
+/// The tools of a run without those of MCP servers.
+async fn own_tools(app: &App, context: &ToolContext) -> Result<Vec<Arc<ToolDefinition>>, Failure> {
+    let mut tools = BuiltIn::new(&app.config).list(app, context).await?;
+    for source in Dialects::of(app).iter().flat_map(|dialect| dialect.tool_sources.iter()) {
+        tools.extend(source.list(app, context).await?);
+    }
+    Ok(tools)
+}
+
+/// Whether a child would get the tools of all MCP servers although its parent does not. A child is in no thread: without a workspace,
+/// a child that the operator creates gets all of them, and the operator's chats and automations only those that the operator names.
+fn child_has_more_servers(app: &App, context: &ToolContext) -> bool {
+    let is_of_operator = context.owner.as_deref() == Some(LOCAL);
+    is_of_operator && app.config.server.workspace.is_none() && context.mcp != McpAccess::All
 }
 
 impl Child {

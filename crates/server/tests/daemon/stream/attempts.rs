@@ -33,7 +33,7 @@ async fn repeated(server: &TestServer, scene: &Scene, message_id: impl Fn(u32) -
     next.end(&command_id, "completed").await;
 }
 
-/// The texts of the messages, as published clients separate them: by segment, and around a message that stands alone.
+/// The texts of the messages, as published clients separate them: by segment, and around a separate message.
 fn messages(frames: &[Value]) -> Vec<String> {
     let mut messages: Vec<(Value, bool, String)> = vec![];
     for update in frames.iter().map(|frame| &frame["data"]["update"]) {

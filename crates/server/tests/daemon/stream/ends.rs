@@ -194,7 +194,7 @@ mod postgres {
 
 async fn servers_of_one_store_send_the_same_frames() {
     let first = TestServer::with_runner(Engine::Postgres).await;
-    let second = first.beside(|config| config.runner.slots = 0).await;
+    let second = first.start_another(|config| config.runner.slots = 0).await;
     let scene = session(&first).await;
     let (mut here, mut there) = (scene.follow(&first).await, scene.follow(&second).await);
     scene.prompt(&second, super::SCRIPT).await;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::TestServer;
 
-pub const TAGS: [&str; 7] = [
+pub(crate) const TAGS: [&str; 7] = [
     "workspace_memory",
     "workspace_settings",
     "workspace_init",
@@ -14,7 +14,7 @@ pub const TAGS: [&str; 7] = [
     "workspace_providers",
 ];
 
-pub async fn is_there(server: &TestServer, tag: &str) -> bool {
+pub(crate) async fn is_there(server: &TestServer, tag: &str) -> bool {
     match tag {
         "workspace_memory" => memory(server).await,
         "workspace_settings" => settings(server).await,

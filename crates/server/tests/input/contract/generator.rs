@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use proptest::{strategy::Strategy, strategy::ValueTree, string::string_regex, test_runner::TestRunner};
 use serde_json::{Map, Value, json};
 
-pub struct Generator<'a> {
+pub(crate) struct Generator<'a> {
     document: &'a Value,
     state: u64,
     runner: TestRunner,
 }
 
 /// Query, headers and body.
-pub type Parts = (String, Vec<(String, String)>, Option<Value>);
+pub(crate) type Parts = (String, Vec<(String, String)>, Option<Value>);
 
 impl<'a> Generator<'a> {
-    pub fn new(document: &'a Value, seed: u64) -> Self {
+    pub(crate) fn new(document: &'a Value, seed: u64) -> Self {
         Self { document, state: seed, runner: TestRunner::deterministic() }
     }
 
@@ -33,7 +33,7 @@ impl<'a> Generator<'a> {
     }
 
     /// A request for the operation. `None` if it has nothing to fill, or answers with a stream without an end.
-    pub fn request(&mut self, operation: &Value) -> Option<Parts> {
+    pub(crate) fn request(&mut self, operation: &Value) -> Option<Parts> {
         let has_stream = operation["responses"]["200"]["content"]["text/event-stream"].is_object();
         let has_json = operation["responses"]["200"]["content"]["application/json"].is_object();
         let json = &operation["requestBody"]["content"]["application/json"]["schema"];
@@ -74,7 +74,7 @@ impl<'a> Generator<'a> {
     }
 
     /// The schema with its references and alternatives that are no null put in.
-    pub fn resolved(&self, schema: &Value) -> Value {
+    pub(crate) fn resolved(&self, schema: &Value) -> Value {
         let mut schema = schema.clone();
         while let Some(name) = schema["$ref"].as_str() {
             let name = name.rsplit('/').next().unwrap().to_owned();
@@ -101,7 +101,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    pub fn value(&mut self, schema: &Value) -> Value {
+    pub(crate) fn value(&mut self, schema: &Value) -> Value {
         let schema = {
             let mut schema = schema.clone();
             if let Some(any) = schema["oneOf"].as_array().cloned() {

@@ -84,6 +84,28 @@ async fn a_next_time_by_other_rules_of_zones_is_computed_again(engine: Engine) {
     .await;
 }
 
+/// What a server of an earlier release leaves that has planned an automation after this one has looked for such plans.
+#[both_engines]
+async fn a_next_time_by_older_rules_is_computed_again_without_a_restart(engine: Engine) {
+    let server = server(engine, 0).await;
+    let [older, newer] = [create(&server, &automation()).await, create(&server, &automation()).await];
+    let next = async |automation_id: &str| {
+        server.get(&format!("{AUTOMATIONS}/{automation_id}")).await.ok()["next_run_at"].clone()
+    };
+    // Two rounds: the server that looks again does not stop looking.
+    for _ in 0..2 {
+        for (automation_id, rules) in [(&newer, "2999a"), (&older, "1999a")] {
+            let sql = format!(
+                "UPDATE automations SET plan_zone_rules = '{rules}', next_run_at = next_run_at + 3600000000
+                 WHERE automation_id = '{automation_id}'"
+            );
+            server.store(&sql).await;
+        }
+        eventually("it is planned again", async || (next(&older).await == "2026-01-02T06:30:00Z").then_some(())).await;
+    }
+    assert_eq!(next(&newer).await, "2026-01-02T08:30:00Z", "this server knows less than the one that has planned it");
+}
+
 /// Copies an automation, straight into the store.
 async fn copy(server: &TestServer, engine: Engine, automation_id: &str, copies: usize, next: &str) {
     let id = match engine {
@@ -121,7 +143,7 @@ const SHARED: usize = 200;
 fn two_servers_start_each_automation_once() {
     run(async {
         let first = server(Engine::Postgres, 0).await;
-        let second = first.beside(|_| ()).await;
+        let second = first.start_another(|_| ()).await;
         let automation_id = create(&first, &daily("Digest", 7, "hi")).await;
         copy(&first, Engine::Postgres, &automation_id, SHARED - 1, "a.next_run_at").await;
         for days in 1..=3 {
@@ -145,7 +167,7 @@ fn a_change_on_one_server_wakes_the_scheduler_of_another() {
         })
         .await;
         let second = first
-            .beside(|config| {
+            .start_another(|config| {
                 config.change(|automations: &mut AutomationsSection| {
                     (automations.scheduler, automations.poll_ms) = (true, 120_000);
                 });
@@ -175,7 +197,7 @@ fn a_requested_start_on_one_server_wakes_the_scheduler_of_another() {
         .await;
         let automation_id = create(&first, &daily("Digest", 7, "hi")).await;
         let second = first
-            .beside(|config| {
+            .start_another(|config| {
                 config.change(|automations: &mut AutomationsSection| {
                     (automations.scheduler, automations.poll_ms) = (true, 1_000);
                 });

@@ -5,10 +5,10 @@ use ostler_run_input::config::RunInputSection;
 use serde_json::json;
 
 use super::{received, words};
-use crate::harness::{Engine, Played, TestServer, both_engines, id};
+use crate::harness::{Engine, ManualRunner, TestServer, both_engines, id};
 
 /// A thread whose first turn is at work under the test's own lease.
-async fn at_work(engine: Engine, busy: OnBusy) -> (TestServer, Played, String) {
+async fn at_work(engine: Engine, busy: OnBusy) -> (TestServer, ManualRunner, String) {
     let server =
         TestServer::with(engine, |setup| setup.config.change(|section: &mut RunInputSection| section.busy = busy))
             .await;
@@ -60,7 +60,7 @@ async fn a_message_may_interrupt_the_turn_before_it(engine: Engine) {
     assert_eq!(conversation["messages"][0]["text"], "one", "it was said all the same");
 }
 
-fn conversation(runner: &Played, command_id: &str) -> String {
+fn conversation(runner: &ManualRunner, command_id: &str) -> String {
     format!("/api/v1/runs/{}/commands/{command_id}/conversation", runner.run_id)
 }
 

@@ -15,7 +15,7 @@ fn editable() -> String {
 }
 
 /// Asks under this run, and returns the interrupt.
-async fn asked(server: &TestServer, run_id: &str, script: &str) -> Value {
+async fn pending_request(server: &TestServer, run_id: &str, script: &str) -> Value {
     let mut received = received(&server.stream(&message(run_id, script)).await.text);
     received.pop().unwrap().event["outcome"]["interrupts"][0].take()
 }
@@ -23,7 +23,7 @@ async fn asked(server: &TestServer, run_id: &str, script: &str) -> Value {
 #[both_engines]
 async fn edited_arguments_are_what_the_agent_runs(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
-    let interrupt = asked(&server, "run-1", &editable()).await;
+    let interrupt = pending_request(&server, "run-1", &editable()).await;
     assert_eq!(interrupt["metadata"]["arguments"], json!({"path": "a"}));
     assert_eq!(interrupt["responseSchema"]["properties"]["editedArgs"]["required"], json!(["path"]));
     let prm = id(&interrupt, "id");
@@ -55,7 +55,7 @@ async fn edited_arguments_are_what_the_agent_runs(engine: Engine) {
 #[both_engines]
 async fn arguments_that_are_not_editable_stay_as_they_are(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
-    let interrupt = asked(&server, "run-1", super::resuming::ASKING).await;
+    let interrupt = pending_request(&server, "run-1", super::resuming::ASKING).await;
     assert!(interrupt["responseSchema"]["properties"].get("editedArgs").is_none(), "{interrupt}");
     let prm = id(&interrupt, "id");
     let refused = server.resume("run-2", &[(&prm, json!({"approved": true, "editedArgs": {"path": "b"}}))]).await;

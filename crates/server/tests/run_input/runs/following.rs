@@ -21,7 +21,7 @@ fn events(run_id: &str) -> String {
 async fn until(response: &mut Response, text: &str) -> String {
     let mut said = String::new();
     while !said.contains(text) {
-        let chunk = tokio::time::timeout(PATIENCE, response.chunk()).await.expect("the stream says something");
+        let chunk = tokio::time::timeout(PATIENCE, response.chunk()).await.expect("the stream sends something");
         let chunk = chunk.unwrap().unwrap_or_else(|| panic!("the stream ended without {text}: {said}"));
         said.push_str(str::from_utf8(&chunk).unwrap());
     }

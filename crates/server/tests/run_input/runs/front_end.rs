@@ -11,7 +11,7 @@ use crate::{
     run_input::calendar_tools::with_model,
 };
 
-pub fn weather() -> Value {
+pub(crate) fn weather() -> Value {
     json!({"name": "get_weather", "description": "Weather of a city",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}})
 }
@@ -21,17 +21,17 @@ fn script(steps: Value) -> String {
 }
 
 /// A message whose run has the tools of the front end.
-pub fn with_tools(run_id: &str, text: &str) -> Value {
+pub(crate) fn with_tools(run_id: &str, text: &str) -> Value {
     let mut body = message(run_id, text);
     body["tools"] = json!([weather(), {"name": "confirm", "description": "Asks the user"}]);
     body
 }
 
-pub fn result(call: &str, content: &str) -> Value {
+pub(crate) fn result(call: &str, content: &str) -> Value {
     json!({"id": format!("r-{call}"), "role": "tool", "toolCallId": call, "content": content})
 }
 
-pub fn answer(run_id: &str, results: Vec<Value>) -> Value {
+pub(crate) fn answer(run_id: &str, results: Vec<Value>) -> Value {
     json!({"threadId": THREAD, "runId": run_id, "messages": results, "forwardedProps": {"runtime_mode": "chat"}})
 }
 
@@ -40,7 +40,7 @@ fn calling() -> String {
 }
 
 /// The pending calls with which a run ended.
-pub fn pending(received: &[ReceivedEvent]) -> Vec<String> {
+pub(crate) fn pending(received: &[ReceivedEvent]) -> Vec<String> {
     let outcome = &received.last().unwrap().event["outcome"];
     assert_eq!(outcome["type"], "success", "{outcome}");
     let ids = outcome["pendingToolCallIds"].as_array().cloned().unwrap_or_default();
@@ -120,8 +120,7 @@ async fn a_stock_client_answers_with_its_transcript(engine: Engine) {
     let first = run(&server, &with_tools("run-1", &calling())).await;
     let call = pending(&first).remove(0);
     let said = json!({"id": "m-run-1", "role": "user", "content": calling()});
-    let called = json!({"id": call, "role": "assistant", "toolCalls": [{"id": call, "type": "function",
-        "function": {"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}}]});
+    let called = called(&call);
     let text = json!({"id": "a", "role": "assistant", "content": "Looking it up."});
     let mut failed = result(&call, "");
     failed["error"] = json!("no network");
@@ -219,11 +218,71 @@ async fn every_pending_call_is_answered_once(engine: Engine) {
     server.post(RUNS, &answer("run-2", results)).await.with_status(202);
     let words = words(&server.received("run-2").await);
     assert_eq!(words, "[Result of the tool get_weather] 12\n\n[Result of the tool confirm] yes");
-    // A request that a later message has passed over is not answered.
-    let calls = pending(&run(&server, &with_tools("run-3", &calling())).await);
-    server.say("run-4", "never mind").await.with_status(202);
-    server.received("run-4").await;
-    assert_eq!(server.post(RUNS, &answer("run-5", vec![result(&calls[0], "1")])).await.status, 422);
+}
+
+/// A call as a client's transcript has it.
+fn called(call: &str) -> Value {
+    json!({"id": call, "role": "assistant", "toolCalls": [{"id": call, "type": "function",
+        "function": {"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
+}
+
+#[both_engines]
+async fn a_late_result_of_a_call_that_a_message_passed_over_is_passed_on_once(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let call = pending(&run(&server, &with_tools("run-1", &calling())).await).remove(0);
+    server.say("run-2", "never mind").await.with_status(202);
+    server.received("run-2").await;
+    // The agent does not wait for it, so that a run needs more than that.
+    let alone = server.post(RUNS, &answer("run-3", vec![result(&call, "12 °C")])).await;
+    assert!(alone.text.contains(&call) && alone.text.contains("no pending tool call"), "{}", alone.text);
+    alone.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    // A stock client repeats it in each of its transcripts.
+    let said = |role: &str, text: &str| json!({"id": format!("{role}-{text}"), "role": role, "content": text});
+    let mut transcript = vec![said("user", &calling()), said("assistant", "Looking it up."), called(&call)];
+    transcript.extend([said("user", "never mind"), said("assistant", "never mind"), result(&call, "12 °C")]);
+    transcript.push(said("user", "thanks"));
+    let received = run(&server, &answer("run-3", transcript.clone())).await;
+    assert_eq!(words(&received), "[Result of the tool get_weather] 12 °C\n\nthanks");
+    assert_eq!(received[0].event["input"]["messages"][0]["toolCallId"], json!(call), "{}", received[0].event);
+    let thread = server.run_of_thread().await;
+    let logged = server.events_of(&thread, "user_message").await.pop().unwrap()["payload"]["content"][0].take();
+    assert_eq!((&logged["type"], &logged["toolCallId"]), (&json!("tool_result"), &json!(call)), "{logged}");
+    transcript.extend([said("assistant", &words(&received)), said("user", "again")]);
+    assert_eq!(words(&run(&server, &answer("run-4", transcript)).await), "again");
+}
+
+#[both_engines]
+async fn a_run_that_answers_pending_calls_may_bring_late_results(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let late = pending(&run(&server, &with_tools("run-1", &calling())).await).remove(0);
+    let call = pending(&run(&server, &with_tools("run-2", &calling())).await).remove(0);
+    let missing = server.post(RUNS, &answer("run-3", vec![result("tool_x", "0"), result(&call, "2")])).await;
+    assert!(missing.text.contains("tool_x"), "{}", missing.text);
+    missing.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    let results = vec![result(&call, "2"), result(&late, "1")];
+    server.post(RUNS, &answer("run-3", results)).await.with_status(202);
+    let words = words(&server.received("run-3").await);
+    assert_eq!(words, "[Result of the tool get_weather] 1\n\n[Result of the tool get_weather] 2");
+}
+
+#[both_engines]
+async fn late_results_that_do_not_fit_come_with_the_next_message(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let mut late = vec![];
+    for run_id in ["run-1", "run-2"] {
+        late.push(pending(&run(&server, &with_tools(run_id, &calling())).await).remove(0));
+    }
+    server.say("run-3", "never mind").await.with_status(202);
+    server.received("run-3").await;
+    for (run_id, expected) in [("run-4", [true, false]), ("run-5", [false, true]), ("run-6", [false, false])] {
+        let mut body = message(run_id, "thanks");
+        let mut messages: Vec<_> = late.iter().map(|call| called(call)).collect();
+        messages.extend(late.iter().map(|call| result(call, &format!("{call} {}", "x".repeat(40_000)))));
+        messages.push(body["messages"][0].take());
+        body["messages"] = messages.into();
+        let received = words(&run(&server, &body).await);
+        assert_eq!([received.contains(&late[0]), received.contains(&late[1])], expected, "{run_id}");
+    }
 }
 
 #[both_engines]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     RUNS, kinds, message, received,
-    resuming::{ASKING, DIGEST, asked, permission, resume, run_error, yes},
+    resuming::{ASKING, DIGEST, permission, resume, run_error, thread_with_question, yes},
     words,
 };
 use crate::harness::{Caller, Engine, TestServer, ask_body, both_engines, id};
@@ -30,7 +30,7 @@ async fn a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry(engine: Engine) {
         server.say(&next, "and now?").await.with_status(202);
         assert_eq!(words(&server.received(&next).await), "and now?", "{name}");
     }
-    let (server, runner, command) = asked(engine).await;
+    let (server, runner, command) = thread_with_question(engine).await;
     runner.try_patch_lease(json!({"leaseMs": 600_000})).await.with_status(200);
     server.clock.advance_ms(60_000);
     server.resume("expired", &[(&permission(1), Value::Null)]).await.with_status(202);
@@ -42,7 +42,7 @@ async fn a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry(engine: Engine) {
 
 #[both_engines]
 async fn a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it(engine: Engine) {
-    let (server, runner, command) = asked(engine).await;
+    let (server, runner, command) = thread_with_question(engine).await;
     let (first, before) = (permission(1), server.received("run-1").await);
     server.resume("run-2", &[(&first, yes())]).await.with_status(202);
     // Another answer is still refused.
@@ -61,7 +61,7 @@ async fn a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it(engine
 
 #[both_engines]
 async fn an_unknown_status_is_one_event_of_a_stream(engine: Engine) {
-    let (server, runner, _) = asked(engine).await;
+    let (server, runner, _) = thread_with_question(engine).await;
     let before = server.events(&runner.run_id).await;
     let mut body = resume("run-2", &[(&permission(1), yes())]);
     for (field, value, named) in [

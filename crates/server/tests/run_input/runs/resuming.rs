@@ -4,17 +4,17 @@ use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use super::{RUNS, THREAD, message, received, words};
-use crate::harness::{Answer, Caller, Engine, Played, TestServer, ask_body, both_engines, id};
+use crate::harness::{Answer, Caller, Engine, ManualRunner, TestServer, ask_body, both_engines, id};
 
-pub const ASKING: &str =
+pub(crate) const ASKING: &str =
     r#"{"script": [{"say": "May I?"}, {"ask": {"title": "Delete a?", "command": "rm a"}}, {"say": "Done."}]}"#;
-pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(crate) const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-pub fn permission(n: usize) -> String {
+pub(crate) fn permission(n: usize) -> String {
     format!("prm_{n:032x}")
 }
 
-pub fn resume(run_id: &str, answers: &[(&str, Value)]) -> Value {
+pub(crate) fn resume(run_id: &str, answers: &[(&str, Value)]) -> Value {
     let entry = |(id, payload): &(&str, Value)| match payload {
         Value::Null => json!({"interruptId": id, "status": "cancelled"}),
         payload => json!({"interruptId": id, "status": "resolved", "payload": payload}),
@@ -25,17 +25,17 @@ pub fn resume(run_id: &str, answers: &[(&str, Value)]) -> Value {
 }
 
 impl Caller {
-    pub async fn resume(&self, run_id: &str, answers: &[(&str, Value)]) -> Answer {
+    pub(crate) async fn resume(&self, run_id: &str, answers: &[(&str, Value)]) -> Answer {
         self.post(RUNS, &resume(run_id, answers)).await
     }
 }
 
-pub fn yes() -> Value {
+pub(crate) fn yes() -> Value {
     json!({"approved": true})
 }
 
 /// A thread whose agent, played by the test, has asked.
-pub async fn asked(engine: Engine) -> (TestServer, Played, String) {
+pub(crate) async fn thread_with_question(engine: Engine) -> (TestServer, ManualRunner, String) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
     let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
@@ -76,9 +76,9 @@ async fn a_run_that_asks_is_resumed_by_the_answer(engine: Engine) {
     assert_eq!(words(&server.received("run-5").await), "and now?");
 }
 
-/// The one event of a stream that says what was wrong.
+/// The one event of a stream that has the error.
 #[track_caller]
-pub fn run_error(answer: &Answer) -> String {
+pub(crate) fn run_error(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text);
     let received = received(&answer.text);
     assert_eq!(super::kinds(&received), ["RUN_ERROR"], "{}", answer.text);
@@ -88,7 +88,7 @@ pub fn run_error(answer: &Answer) -> String {
 
 #[both_engines]
 async fn a_message_is_refused_while_an_answer_is_awaited(engine: Engine) {
-    let (server, runner, _) = asked(engine).await;
+    let (server, runner, _) = thread_with_question(engine).await;
     let before = server.events(&runner.run_id).await;
     let refused = server.say("run-2", "two").await.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
     assert_eq!((refused.rule.as_str(), &refused.details["interruptIds"]), ("interrupts-open", &json!([permission(1)])));
@@ -99,7 +99,7 @@ async fn a_message_is_refused_while_an_answer_is_awaited(engine: Engine) {
 
 #[both_engines]
 async fn answers_that_make_no_sense_are_refused_in_both_forms(engine: Engine) {
-    let (server, runner, _) = asked(engine).await;
+    let (server, runner, _) = thread_with_question(engine).await;
     let before = server.events(&runner.run_id).await;
     let (first, other) = (permission(1), permission(2));
     for (answers, rule) in [
@@ -123,7 +123,7 @@ async fn answers_that_make_no_sense_are_refused_in_both_forms(engine: Engine) {
 
 #[both_engines]
 async fn the_same_resume_again_does_nothing_twice(engine: Engine) {
-    let (mut server, runner, command) = asked(engine).await;
+    let (mut server, runner, command) = thread_with_question(engine).await;
     let first = permission(1);
     let accepted = server.resume("run-2", &[(&first, yes())]).await.with_status(202);
     assert_eq!(accepted["taskId"], command.as_str());
@@ -147,7 +147,7 @@ async fn the_same_resume_again_does_nothing_twice(engine: Engine) {
 
 #[both_engines]
 async fn an_expired_interrupt_can_only_be_cancelled(engine: Engine) {
-    let (server, runner, command) = asked(engine).await;
+    let (server, runner, command) = thread_with_question(engine).await;
     runner.try_patch_lease(json!({"leaseMs": 600_000})).await.with_status(200);
     server.clock.advance_ms(60_000);
     let first = permission(1);
@@ -162,7 +162,7 @@ async fn an_expired_interrupt_can_only_be_cancelled(engine: Engine) {
 
 #[both_engines]
 async fn requests_that_come_one_after_the_other_are_put_one_after_the_other(engine: Engine) {
-    let (server, runner, command) = asked(engine).await;
+    let (server, runner, command) = thread_with_question(engine).await;
     let [first, second, third] = [1, 2, 3].map(permission);
     runner.ask(&command, &second, DIGEST).await;
     runner.ask(&command, &third, DIGEST).await;
@@ -229,7 +229,7 @@ async fn an_interrupt_is_answered_by_its_old_id_after_a_restart(engine: Engine) 
 
 #[both_engines]
 async fn an_interrupt_of_an_earlier_attempt_answers_no_other_request(engine: Engine) {
-    let (server, runner, command) = asked(engine).await;
+    let (server, runner, command) = thread_with_question(engine).await;
     let first = permission(1);
     runner.try_patch_lease(json!({"release": true})).await.with_status(200);
     let runner = server.claim(&runner.run_id, "runner-a").await;

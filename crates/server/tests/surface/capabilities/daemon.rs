@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Whether the behaviour behind a tag is there. Behaviour that no toggle changes asserts by itself.
-pub async fn is_there(server: &TestServer, tag: &str) -> bool {
+pub(crate) async fn is_there(server: &TestServer, tag: &str) -> bool {
     match tag {
         "workspace_file_read" => return daemon_files::reads(server).await,
         "workspace_file_bytes" => return daemon_files::reads_bytes(server).await,

@@ -22,7 +22,7 @@ async fn write(server: &TestServer) -> String {
     id(&server.post("/file/write", &body).await.with_status(201), "hash")
 }
 
-pub async fn reads(server: &TestServer) -> bool {
+pub(crate) async fn reads(server: &TestServer) -> bool {
     if !has_files(server).await {
         return false;
     }
@@ -35,7 +35,7 @@ pub async fn reads(server: &TestServer) -> bool {
     true
 }
 
-pub async fn reads_bytes(server: &TestServer) -> bool {
+pub(crate) async fn reads_bytes(server: &TestServer) -> bool {
     if !has_files(server).await {
         return false;
     }
@@ -45,7 +45,7 @@ pub async fn reads_bytes(server: &TestServer) -> bool {
     true
 }
 
-pub async fn writes(server: &TestServer) -> bool {
+pub(crate) async fn writes(server: &TestServer) -> bool {
     if !has_files(server).await {
         return false;
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub async fn attachments(server: &TestServer) {
+pub(crate) async fn attachments(server: &TestServer) {
     let picture =
         crate::operations::Picture::upload(server, &crate::operations::uuid(&server.create_run().await)).await;
     assert_eq!(server.with_token(None).get(&picture.url).await.headers["content-type"], "image/png");
@@ -10,12 +10,12 @@ pub async fn attachments(server: &TestServer) {
     server.get(&format!("/api/v1/agent/attachments/signed-url?{query}")).await.with_status(200);
 }
 
-pub async fn transcription(server: &TestServer) {
+pub(crate) async fn transcription(server: &TestServer) {
     let refused = server.send_form("/api/v1/agent/transcribe", &[("file", b"")]).await;
     assert_eq!((refused.status, &refused.body["code"]), (400, &json!("AGENT_AUDIO_EMPTY")));
 }
 
-pub async fn history(server: &TestServer) {
+pub(crate) async fn history(server: &TestServer) {
     let thread_id = crate::operations::uuid(&server.create_run().await);
     server.post("/api/v1/agent/runs", &crate::operations::agent_run(&thread_id, "r")).await.with_status(202);
     let path = format!("/api/v1/agent/history?threadId={thread_id}");
@@ -25,7 +25,7 @@ pub async fn history(server: &TestServer) {
     assert_eq!(server.get(&path).await.with_status(200)["messages"], json!([]));
 }
 
-pub async fn automations(server: &TestServer) {
+pub(crate) async fn automations(server: &TestServer) {
     let made = server.post("/api/v1/automations", &crate::operations::automation()).await.with_status(201);
     let path = format!("/api/v1/automations/{}", id(&made, "id"));
     assert_eq!(server.get(&format!("{path}/next")).await.with_status(200)["times"].as_array().unwrap().len(), 5);
@@ -34,7 +34,7 @@ pub async fn automations(server: &TestServer) {
     server.send(server.request("DELETE", &path)).await.with_status(204);
 }
 
-pub async fn calendar(server: &TestServer) {
+pub(crate) async fn calendar(server: &TestServer) {
     let made = server.post("/api/v1/calendar-events", &crate::operations::calendar_event()).await.with_status(201);
     let window = "from=2026-03-01T00:00:00Z&to=2026-03-31T00:00:00Z";
     let found = server.get(&format!("/api/v1/calendar-events/occurrences?{window}")).await.with_status(200);
@@ -43,7 +43,7 @@ pub async fn calendar(server: &TestServer) {
     assert!(exported.starts_with("BEGIN:VCALENDAR\r\n"), "{exported}");
 }
 
-pub async fn run_input(server: &TestServer) {
+pub(crate) async fn run_input(server: &TestServer) {
     let thread_id = crate::operations::uuid(&server.create_run().await);
     let accepted =
         server.post("/api/v1/agent/runs", &crate::operations::agent_run(&thread_id, "r")).await.with_status(202);
@@ -60,7 +60,7 @@ pub async fn run_input(server: &TestServer) {
 }
 
 /// Something is put down for a webhook, tried, and kept for another attempt; the name leads nowhere it may reach.
-pub async fn webhooks(server: &TestServer) {
+pub(crate) async fn webhooks(server: &TestServer) {
     let agent = id(&server.post("/agents", &json!({"name": "told"})).await.with_status(201), "id");
     let path = &format!("/agents/{agent}/webhook");
     let set = server.call("PUT", path, &json!({"url": "https://localhost:9/hook"})).await.with_status(200);
@@ -76,7 +76,7 @@ pub async fn webhooks(server: &TestServer) {
     assert_eq!(server.get(&told).await.ok()["status"], "dead");
 }
 
-pub async fn agents(server: &TestServer) {
+pub(crate) async fn agents(server: &TestServer) {
     let made = server.post("/agents", &json!({"name": "a", "capability_manifest": sample_manifest()})).await;
     let id = id(&made.with_status(201), "id");
     let tried = json!({"capability_manifest": sample_manifest()});
@@ -84,13 +84,13 @@ pub async fn agents(server: &TestServer) {
     assert_eq!(tried["breaking"], false);
 }
 
-pub async fn agent_tokens(server: &TestServer) {
+pub(crate) async fn agent_tokens(server: &TestServer) {
     let id = id(&server.post("/agents", &json!({"name": "a"})).await.with_status(201), "id");
     let made = server.post(&format!("/agents/{id}/tokens"), &json!({"name": "t"})).await.with_status(201);
     assert!(made["token"].as_str().unwrap().starts_with("ost_agt_"));
 }
 
-pub async fn consent(server: &TestServer) {
+pub(crate) async fn consent(server: &TestServer) {
     let (agent_id, hash) = server.agent().await;
     let body = json!({"agent_id": agent_id, "granted_scopes": ["notes:read"], "manifest_hash": hash});
     let made = server.post("/h2a/relations", &body).await.with_status(201);
@@ -103,7 +103,7 @@ pub async fn consent(server: &TestServer) {
     server.send(server.request("DELETE", &path)).await.with_status(200);
 }
 
-pub async fn identities(server: &TestServer) {
+pub(crate) async fn identities(server: &TestServer) {
     let identity = Identity::stranger("proof");
     let body = json!({"aid": identity.aid, "publicKey": identity.key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.with_status(201);

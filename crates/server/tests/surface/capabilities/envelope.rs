@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use ostler_daemon::config::DaemonSection;
-use ostler_protocol::capabilities::Toggle;
+use ostler_daemon::{config::DaemonSection, toggles::AGENT};
 use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
-use super::toggles::{switch_off_defaults, switch_on};
+use super::toggles::{self, switch_off_defaults, switch_on};
 use crate::{
-    daemon::{acted_agent, scene::attached},
+    daemon::{scene::attached, shell_agent},
     harness::{Engine, TestServer, one_engine},
 };
 
@@ -42,7 +41,7 @@ async fn the_envelope_is_what_published_clients_read(engine: Engine) {
 #[one_engine]
 async fn most_tags_do_not_need_a_coding_agent(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        Toggle::ALL.iter().filter(|toggle| **toggle != Toggle::Agent).for_each(|toggle| switch_on(setup, *toggle));
+        toggles::all().into_iter().filter(|toggle| *toggle != AGENT).for_each(|toggle| switch_on(setup, toggle));
     })
     .await;
     assert_eq!(of_protocol(&server.get("/capabilities").await.with_status(200)), 58);
@@ -53,7 +52,7 @@ async fn most_tags_do_not_need_a_coding_agent(engine: Engine) {
 async fn sessions_of_the_model_backend_have_most_tags(engine: Engine) {
     let endpoint = chat();
     let server = TestServer::with(engine, |setup| {
-        Toggle::ALL.iter().filter(|toggle| **toggle != Toggle::Agent).for_each(|toggle| switch_on(setup, *toggle));
+        toggles::all().into_iter().filter(|toggle| *toggle != AGENT).for_each(|toggle| switch_on(setup, toggle));
         setup.config.runner.slots = 64;
         setup.config.change(|daemon: &mut DaemonSection| daemon.profile = "model".into());
     })
@@ -77,14 +76,14 @@ async fn sessions_of_the_model_backend_have_most_tags(engine: Engine) {
 #[one_engine]
 async fn the_stored_envelopes_are_up_to_date(engine: Engine) {
     let mut envelopes = json!({});
-    for (name, on) in [("off", &[][..]), ("on", Toggle::ALL)] {
+    for (name, on) in [("off", vec![]), ("on", toggles::all())] {
         let server = TestServer::with(engine, |setup| {
             switch_off_defaults(setup);
             on.iter().for_each(|toggle| switch_on(setup, *toggle));
         })
         .await;
         if !on.is_empty() {
-            acted_agent::install(&server).await;
+            shell_agent::install(&server).await;
         }
         let mut envelope: Value = server.get("/capabilities").await.with_status(200);
         assert_eq!(envelope["workspaceCwd"] == "", on.is_empty());

@@ -7,9 +7,9 @@ use serde_json::json;
 use crate::harness::TestServer;
 
 /// The origin that the server allows while the toggle is on.
-pub const PAGE_ORIGIN: &str = "https://console.example";
+pub(crate) const PAGE_ORIGIN: &str = "https://console.example";
 
-pub async fn requires_tokens_everywhere(server: &TestServer) -> bool {
+pub(crate) async fn requires_tokens_everywhere(server: &TestServer) -> bool {
     let anonymous = server.with_token(None);
     let mut refused = BTreeSet::new();
     for path in ["/health", "/health/live", "/health/readiness", "/capabilities"] {
@@ -22,7 +22,7 @@ pub async fn requires_tokens_everywhere(server: &TestServer) -> bool {
     refused.contains(&true)
 }
 
-pub async fn shares_responses_with_pages(server: &TestServer) -> bool {
+pub(crate) async fn shares_responses_with_pages(server: &TestServer) -> bool {
     let response = server.send(server.request("GET", "/health").header("origin", PAGE_ORIGIN)).await;
     let foreign = server.send(server.request("GET", "/health").header("origin", "https://evil.example")).await;
     assert!(!foreign.headers.contains_key("access-control-allow-origin"));
@@ -35,14 +35,14 @@ pub async fn shares_responses_with_pages(server: &TestServer) -> bool {
 }
 
 /// Callers have a limit on every path, clients of the daemon on its own.
-pub async fn limits_rates(server: &TestServer) -> bool {
+pub(crate) async fn limits_rates(server: &TestServer) -> bool {
     let of_caller = server.get("/health").await.headers.contains_key("ratelimit-remaining");
     let of_client = server.get("/capabilities").await.headers.contains_key("x-ratelimit-remaining");
     assert_eq!(of_caller, of_client);
     of_client
 }
 
-pub async fn caller_actions(server: &TestServer) {
+pub(crate) async fn caller_actions(server: &TestServer) {
     let caller = server.get("/api/v1/caller").await.with_status(200);
     assert_eq!((&caller["actions"][0]["allowed"], &caller["ownerId"]), (&json!(true), &json!("local")));
 }

@@ -4,14 +4,14 @@ use serde_json::json;
 
 use crate::harness::TestServer;
 
-pub async fn listed(server: &TestServer) {
+pub(crate) async fn listed(server: &TestServer) {
     let listed = server.get("/api/v1/tools").await.with_status(200);
     assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "time_now"), "{listed}");
     let called = server.post("/api/v1/tools/time_now/calls", &json!({"arguments": {}})).await.with_status(200);
     assert_eq!(called["status"], "completed");
 }
 
-pub async fn of_run(server: &TestServer) {
+pub(crate) async fn of_run(server: &TestServer) {
     let run_id = server.create_run().await;
     let turn = server.turn(&run_id, "hi").await;
     let runner = server.claim(&run_id, "runner-a").await;

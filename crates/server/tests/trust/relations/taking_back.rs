@@ -1,4 +1,4 @@
-//! Taking something back never depends on what the agent's owner does meanwhile, and leaves behind what was refused.
+//! Taking something back never depends on what the agent's owner does concurrently, and leaves behind what was refused.
 
 use ostler_protocol::FailureKind::*;
 use secrecy::ExposeSecret;
@@ -63,7 +63,7 @@ async fn a_refusal_of_a_new_scope_quotes_the_current_manifest(engine: Engine) {
     answer(&scene.server, &one, &undeclared).await.refused_by(SchemaInvalid, "scope-unknown");
 }
 
-/// Only Postgres lets a test hold up everybody who looks at a manifest.
+/// Only Postgres lets a test block all readers of a manifest.
 #[test]
 fn no_manifest_prevents_taking_back() {
     crate::harness::run(async {

@@ -30,7 +30,7 @@ async fn what_a_dead_server_had_begun_is_taken_up_when_its_time_is_over(engine: 
     );
     server.store(&begun).await;
     server.clock.advance_ms(44_000);
-    // Another agent's delivery shows that the worker has looked meanwhile.
+    // Another agent's delivery shows that the worker has looked in the meantime.
     let other = HookReceiver::start([]).await;
     let (another, _) = hooked(&server, &other.url()).await;
     tell(&server, &another).await;

@@ -9,14 +9,14 @@ use ostler_protocol::trust::webhooks::RUN_DELIVERIES_WAITING_MAX;
 
 use super::*;
 use crate::{
-    harness::{Caller, Played, run_body},
+    harness::{Caller, ManualRunner, run_body},
     run_input::runs::{THREAD, user as user_of},
 };
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 49] = [
+pub(crate) const UNDO_RUN_WEBHOOKS: [&str; 50] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -65,12 +65,13 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 49] = [
     "DROP INDEX IF EXISTS sessions_half_erased",
     "ALTER TABLE runs DROP COLUMN resource_bundle_ref",
     "DROP TABLE bundle_commits",
+    "ALTER TABLE permissions DROP COLUMN server_digest",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";
 
 /// A run that names the agent, with a turn that a runner has taken up.
-async fn working(server: &TestServer, caller: &Caller, agent: &str, tenant: &str) -> (Played, String) {
+async fn working(server: &TestServer, caller: &Caller, agent: &str, tenant: &str) -> (ManualRunner, String) {
     let run_id = caller
         .create_run_with(|run| {
             run["agentId"] = agent.into();
@@ -80,7 +81,7 @@ async fn working(server: &TestServer, caller: &Caller, agent: &str, tenant: &str
     take_up(server, &run_id).await
 }
 
-async fn take_up(server: &TestServer, run_id: &str) -> (Played, String) {
+async fn take_up(server: &TestServer, run_id: &str) -> (ManualRunner, String) {
     let command_id = server.turn(run_id, "the prompt").await;
     let runner = server.claim(run_id, "runner-a").await;
     runner.ack(&command_id).await;
@@ -251,7 +252,7 @@ async fn events_that_a_dead_server_did_not_report_are_reported_once_by_the_next(
 fn two_servers_report_each_event_under_one_delivery_id() {
     crate::harness::run(async {
         let here = server(Engine::Postgres).await;
-        let there = here.beside(|_| ()).await;
+        let there = here.start_another(|_| ()).await;
         let hook = HookReceiver::start([]).await;
         let (agent, _) = hooked(&here, &hook.url()).await;
         let mut ended = BTreeSet::new();
@@ -279,7 +280,7 @@ fn a_server_reports_runs_of_another_that_has_stopped() {
         let hook = HookReceiver::start([]).await;
         let (agent, _) = hooked(&here, &hook.url()).await;
         here.store("ALTER TABLE webhook_runs RENAME TO webhook_runs_gone").await;
-        let there = here.beside(|_| ()).await;
+        let there = here.start_another(|_| ()).await;
         let run_id = worked(&there, &there, &agent, "hwlab").await;
         drop(there);
         here.store("ALTER TABLE webhook_runs_gone RENAME TO webhook_runs").await;

@@ -7,7 +7,7 @@ use super::*;
 fn two_servers_deliver_everything_once() {
     crate::harness::run(async {
         let here = server(Engine::Postgres).await;
-        let there = here.beside(|_| ()).await;
+        let there = here.start_another(|_| ()).await;
         let hooks = futures_util::future::join_all((0..8).map(|_| HookReceiver::start([]))).await;
         let mut told = 0;
         for hook in &hooks {
@@ -28,8 +28,9 @@ fn two_servers_deliver_everything_once() {
 fn an_owner_at_another_server_is_notified_that_a_receiver_is_gone() {
     crate::harness::run(async {
         let here = server(Engine::Postgres).await;
-        let there =
-            here.beside(|config| config.change(|webhooks: &mut WebhooksSection| webhooks.poll_ms = 3_600_000)).await;
+        let there = here
+            .start_another(|config| config.change(|webhooks: &mut WebhooksSection| webhooks.poll_ms = 3_600_000))
+            .await;
         let (mut owner, _) = Socket::introduce(&there, "/ws/human", &there).await;
         let hook = HookReceiver::start([Behaviour::Answer(410, String::new())]).await;
         let (agent, _) = hooked(&here, &hook.url()).await;

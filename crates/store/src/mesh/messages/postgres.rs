@@ -25,7 +25,7 @@ use crate::{
     health::WriteHealth,
     lane::job::{Host, LaneError, gather, refused},
     postgres::{
-        connections::{ANSWER_MAX, Connections, KeptConnection, connect, within},
+        connections::{ANSWER_MAX, Connections, IdleConnection, connect, within},
         hosts::Hosts,
     },
     record::{Record, columns_replaced, insert_select, sql},
@@ -150,7 +150,7 @@ UPDATE mesh_mailboxes b SET dropped = b.dropped + l.dropped FROM locked l WHERE 
 pub(crate) struct PostLane {
     hosts: Hosts,
     health: Arc<WriteHealth>,
-    connection: Option<KeptConnection>,
+    connection: Option<IdleConnection>,
 }
 
 /// The outcome of one write, and the messages to deliver now.
@@ -262,7 +262,7 @@ impl PostLane {
 
     fn keep<T>(&mut self, connection: PgConnection, outcome: &Result<T, sqlx::Error>) {
         if outcome.as_ref().err().is_none_or(is_refusal) {
-            self.connection = Some(KeptConnection::new(connection));
+            self.connection = Some(IdleConnection::new(connection));
         }
     }
 }
@@ -441,6 +441,6 @@ async fn trim(connection: &mut PgConnection, owners: Vec<String>, now: Timestamp
 pub(crate) async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
     let mut connection = connect(&connections.hosts).await?;
     within(ANSWER_MAX, "no answer", trim(&mut connection, vec![owner], now)).await?;
-    KeptConnection::new(connection).close().await;
+    IdleConnection::new(connection).close().await;
     Ok(())
 }

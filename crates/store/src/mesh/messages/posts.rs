@@ -85,7 +85,7 @@ pub(crate) struct MailboxJob {
     pub answer: oneshot::Sender<Result<MailboxOutcome, LaneError>>,
 }
 
-/// Delivers what is durable now, and says whether its recipient got it.
+/// Delivers what is durable now. Returns whether its recipient got it.
 pub(crate) fn delivered(
     recipients: &dyn Recipients,
     mut posted: MailboxOutcome,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::wakeups::former;
+use crate::wakeups::legacy_format;
 
 const SERVER: i64 = i64::MIN;
 
@@ -148,19 +148,19 @@ fn messages_of_the_former_format_are_understood() {
     let (server, read) = crate::wakeups::decode(text);
     assert_eq!(server, Some(-42));
     let word = str::to_owned;
-    let former = vec![
-        FormerWord::Frame(word("alice.localhost.test"), word("eyJhIjoxfQ==")),
-        FormerWord::Urgent(word("!bob.localhost.test")),
-        FormerWord::Urgent(word("?phone/main/eve.localhost.test")),
-        FormerWord::Listener(word("usr_1")),
-        FormerWord::Listener(word("carol.localhost.test")),
+    let legacy_words = vec![
+        LegacyWord::Frame(word("alice.localhost.test"), word("eyJhIjoxfQ==")),
+        LegacyWord::Urgent(word("!bob.localhost.test")),
+        LegacyWord::Urgent(word("?phone/main/eve.localhost.test")),
+        LegacyWord::Listener(word("usr_1")),
+        LegacyWord::Listener(word("carol.localhost.test")),
     ];
     let sessions = [(session(1), (3, 9))].into();
-    assert_eq!(read, Wakeups { jobs: true, rows: vec![7], former, sessions, ..Wakeups::default() });
+    assert_eq!(read, Wakeups { jobs: true, rows: vec![7], legacy_words, sessions, ..Wakeups::default() });
     let (_, all) = crate::wakeups::decode("5 - ^* @* *");
     assert_eq!(all, Wakeups { jobs: false, ..Wakeups::everything() });
     let row = crate::wakeups::decode_frames(" !a.b!eA== !c.d!eQ==");
-    assert_eq!(row.former.len(), 2);
+    assert_eq!(row.legacy_words.len(), 2);
 }
 
 /// The release before splits a message at blanks and takes what it cannot read for "everything". Its reader finds the sender
@@ -171,5 +171,5 @@ fn the_former_reader_takes_our_messages_for_everything() {
     sent.add_key("mesh.mailbox", false, "alice.localhost.test".into());
     let text = encode(&sent);
     assert!(!text.contains(' '), "{text}");
-    assert_eq!(former::decode(&text), (None, Wakeups::everything()));
+    assert_eq!(legacy_format::decode(&text), (None, Wakeups::everything()));
 }

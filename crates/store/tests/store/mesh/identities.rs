@@ -20,8 +20,8 @@ use ostler_store::{
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
-    place::{Engine, Place, both_engines},
-    workshop::Workshop,
+    store_process::StoreProcess,
+    test_store::{Engine, TestStore, both_engines},
 };
 
 fn aid(name: &str) -> Aid {
@@ -49,31 +49,31 @@ fn revoked(serial: &str) -> Option<Revoked> {
 }
 
 #[both_engines]
-async fn numbers_have_no_gap_whichever_server_writes(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let now = workshop.now();
+async fn numbers_have_no_gap_whichever_server_writes(test_store: TestStore) {
+    let process = StoreProcess::open(&test_store).await;
+    let now = process.now();
     // On Postgres, another server as well.
-    let other = match place.engine() {
-        Engine::Sqlite => workshop.db.clone(),
-        Engine::Postgres => Db::open(&place.config(), now).await.unwrap(),
+    let other = match test_store.engine() {
+        Engine::Sqlite => process.db.clone(),
+        Engine::Postgres => Db::open(&test_store.config(), now).await.unwrap(),
     };
     let entries: Vec<Entry> =
         (0..40).map(|n| made(CertificateOperation::Issue, &format!("agent-{n}"), &format!("{n:x}"), now)).collect();
     let writes = entries.iter().enumerate().map(|(n, entry)| {
-        let db = if n % 2 == 0 { &workshop.db } else { &other };
+        let db = if n % 2 == 0 { &process.db } else { &other };
         identities::append(db, entry)
     });
     assert!(join_all(writes).await.into_iter().all(|written| written.unwrap()));
-    let log = async |after| identities::log(&workshop.db, after, 100).await.unwrap();
+    let log = async |after| identities::log(&process.db, after, 100).await.unwrap();
     assert_eq!(log(0).await.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
     assert_eq!(log(30).await.len(), 10);
     assert!(log(0).await.iter().all(|(_, entry)| entries.contains(entry)));
 }
 
 #[both_engines]
-async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let (db, now) = (&workshop.db, workshop.now());
+async fn a_name_is_given_once_and_a_certificate_revoked_once(test_store: TestStore) {
+    let process = StoreProcess::open(&test_store).await;
+    let (db, now) = (&process.db, process.now());
     let append = async |entry: Entry| identities::append(db, &entry).await.unwrap();
     assert!(append(made(CertificateOperation::Issue, "alice", "a1", now)).await);
     assert!(!append(made(CertificateOperation::Issue, "alice", "a2", now)).await, "it is taken");
@@ -118,31 +118,31 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
 /// However many were revoked since Postgres last looked at the table: the list is made in one pass, with one look for the end
 /// of each certificate.
 #[both_engines]
-async fn what_ends_a_certificate_is_found_by_an_index(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let now = workshop.now();
+async fn what_ends_a_certificate_is_found_by_an_index(test_store: TestStore) {
+    let process = StoreProcess::open(&test_store).await;
+    let now = process.now();
     let names: Vec<(String, String)> = (0..300).map(|n| (format!("agent-{n}"), format!("{n:x}"))).collect();
     for (name, serial) in &names {
-        identities::append(&workshop.db, &made(CertificateOperation::Issue, name, serial, now)).await.unwrap();
+        identities::append(&process.db, &made(CertificateOperation::Issue, name, serial, now)).await.unwrap();
     }
-    if place.engine() == Engine::Postgres {
-        PgConnection::connect(&place.url()).await.unwrap().execute("ANALYZE").await.unwrap();
+    if test_store.engine() == Engine::Postgres {
+        PgConnection::connect(&test_store.url()).await.unwrap().execute("ANALYZE").await.unwrap();
     }
     for (name, serial) in &names {
         let entry = made(CertificateOperation::Revoke, name, serial, now);
         let entry = Entry { made: None, revoked: revoked(serial), ..entry };
-        identities::append(&workshop.db, &entry).await.unwrap();
+        identities::append(&process.db, &entry).await.unwrap();
     }
-    let plan = identities::explain_revoked(&workshop.db, now).await.unwrap();
+    let plan = identities::explain_revoked(&process.db, now).await.unwrap();
     assert!(plan.contains("mesh_certificates_revoked_aid"), "{plan}");
     assert!(!plan.contains("Filter: (aid = c.aid)"), "everything is looked through for each:\n{plan}");
-    assert_eq!(identities::list_revoked(&workshop.db, now).await.unwrap().len(), names.len());
+    assert_eq!(identities::list_revoked(&process.db, now).await.unwrap().len(), names.len());
 }
 
 #[both_engines]
-async fn only_the_last_pair_of_a_login_is_good(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let (db, now) = (&workshop.db, workshop.now());
+async fn only_the_last_pair_of_a_login_is_good(test_store: TestStore) {
+    let process = StoreProcess::open(&test_store).await;
+    let (db, now) = (&process.db, process.now());
     let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
     let pair = |n: u32| Pair { access_hash: format!("a{n}"), access_until: later(60), refresh_hash: format!("r{n}") };
     let whose = async |hash, at| logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
@@ -171,9 +171,9 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
 
 /// Even before its row is deleted.
 #[both_engines]
-async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let (db, now) = (&workshop.db, workshop.now());
+async fn a_login_is_good_as_long_as_its_certificate(test_store: TestStore) {
+    let process = StoreProcess::open(&test_store).await;
+    let (db, now) = (&process.db, process.now());
     let until = now.checked_add(jiff::SignedDuration::from_secs(60)).unwrap();
     let pair =
         |login: &str| Pair { access_hash: login.into(), access_until: until, refresh_hash: format!("r-{login}") };
@@ -225,9 +225,9 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
 }
 
 #[both_engines]
-async fn the_oldest_login_of_a_name_makes_room_for_the_next(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let (db, now) = (&workshop.db, workshop.now());
+async fn the_oldest_login_of_a_name_makes_room_for_the_next(test_store: TestStore) {
+    let process = StoreProcess::open(&test_store).await;
+    let (db, now) = (&process.db, process.now());
     let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
     for (name, serial) in [("alice", "a1"), ("bobby", "b1")] {
         assert!(identities::append(db, &made(CertificateOperation::Issue, name, serial, now)).await.unwrap());

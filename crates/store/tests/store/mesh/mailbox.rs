@@ -24,8 +24,8 @@ use crate::{
         limits::run,
         messages::{AIDS, aid, copies, outgoing},
     },
-    place::{Engine, Place, both_engines},
-    workshop::Workshop,
+    store_process::StoreProcess,
+    test_store::{Engine, TestStore, both_engines},
 };
 
 const STEPS: usize = 300;
@@ -53,10 +53,10 @@ impl Dice {
 
 /// A store and the rule, which receive the same operations.
 struct Pair {
-    place: Place,
+    place: TestStore,
     /// A connection of the test's own. `None` on SQLite.
     postgres: Option<PgConnection>,
-    workshop: Workshop,
+    process: StoreProcess,
     rule: Mailboxes,
     dice: Dice,
     ids: Vec<String>,
@@ -108,10 +108,10 @@ impl Pair {
             25..=27 => {
                 let spans_ms =
                     [1, 1_000, 60_000, QUEUED_MS_MAX / 2, QUEUED_MS_MAX, RECALL_MS_MAX, MESSAGE_LIFE_MS_DEFAULT / 5];
-                self.workshop.host.advance_ms(self.dice.pick(&spans_ms));
+                self.process.host.advance_ms(self.dice.pick(&spans_ms));
             }
             // Less than the millisecond that allowances are counted by.
-            28 | 29 => self.workshop.host.advance_us(1 + self.dice.roll(1_999) as i64),
+            28 | 29 => self.process.host.advance_us(1 + self.dice.roll(1_999) as i64),
             30 | 31 => self.send_at_the_limit().await,
             32 => {
                 let idle_since = self.dice.pick(&[Timestamp::MIN, self.ago(MESSAGE_LIFE_MS_DEFAULT)]);
@@ -150,7 +150,7 @@ impl Pair {
     }
 
     fn ago(&self, ms: i64) -> Timestamp {
-        self.workshop.now().checked_sub(jiff::SignedDuration::from_millis(ms)).unwrap()
+        self.process.now().checked_sub(jiff::SignedDuration::from_millis(ms)).unwrap()
     }
 
     fn last_seq(&self, owner: &Aid) -> i64 {
@@ -214,7 +214,7 @@ impl Pair {
             // Two messages into one mailbox.
             send.to = send.from.clone();
         }
-        let now = self.workshop.now();
+        let now = self.process.now();
         let (inbound, own) = send.stored_messages(now);
         let owner = self.dice.pick(&[&send.from, &send.to]).clone();
         let parts = [Some(inbound), own].into_iter().flatten().filter(|part| part.owner == owner);
@@ -227,16 +227,16 @@ impl Pair {
             );
             run(&self.place, sql).await;
         }
-        self.workshop.host.advance_us(self.dice.roll(2_500) as i64);
+        self.process.host.advance_us(self.dice.roll(2_500) as i64);
         self.send_together(vec![send]).await;
     }
 
     /// Sends messages so that flushes may carry several. Each reply is that of the rule, in the order of the sends.
     async fn send_together(&mut self, sends: Vec<SendOp>) {
-        let now = self.workshop.now();
+        let now = self.process.now();
         let apply = |send: &SendOp| self.rule.apply(&MailboxOp::Send(Box::new(send.clone())), now);
         let expected: Vec<MailboxReply> = sends.iter().map(apply).collect();
-        let posts = sends.iter().map(|send| self.workshop.post(MailboxRequest::Send(Box::new(send.clone()))));
+        let posts = sends.iter().map(|send| self.process.post(MailboxRequest::Send(Box::new(send.clone()))));
         let posted = if expected.contains(&MailboxReply::Full) {
             // Where not all fit, the messages that one flush carries are not taken in turn.
             let mut posted = vec![];
@@ -247,7 +247,7 @@ impl Pair {
         } else {
             futures_util::future::join_all(posts).await
         };
-        let mut delivered = std::mem::take(&mut *self.workshop.host.stored_messages.lock().unwrap());
+        let mut delivered = std::mem::take(&mut *self.process.host.stored_messages.lock().unwrap());
         for ((send, expected), posted) in sends.iter().zip(expected).zip(posted) {
             let found = match posted.unwrap() {
                 MailboxOutcome::Sent(Sent { to, seq, sent_at, mode, duplicate, .. }) => {
@@ -276,13 +276,13 @@ impl Pair {
     }
 
     async fn apply(&mut self, op: MailboxOp) {
-        let (now, db) = (self.workshop.now(), &self.workshop.db);
+        let (now, db) = (self.process.now(), &self.process.db);
         let found = match &op {
             MailboxOp::Send(_) => panic!("messages are sent together"),
             MailboxOp::Ack { owner, place, seq } => {
                 let ack = Ack { aid: owner.clone(), place: place.clone(), seq: *seq };
                 let MailboxOutcome::Acked(Acked { before, ack_seq, senders }) =
-                    self.workshop.post(MailboxRequest::Ack(ack)).await.unwrap()
+                    self.process.post(MailboxRequest::Ack(ack)).await.unwrap()
                 else {
                     panic!("an acknowledgement was answered with something else");
                 };
@@ -318,7 +318,7 @@ impl Pair {
     /// Compares what can be read of a mailbox by one device slot.
     async fn compare(&mut self, owner: &Aid, place: &DeviceSlot, after: i64) {
         let used = self.read_allowance(owner).await;
-        let (db, now) = (&self.workshop.db, self.workshop.now());
+        let (db, now) = (&self.process.db, self.process.now());
         let at = format!("step {}: {owner} at {place:?} after {after}", self.step);
         let found = messages::get_mailbox(db, owner).await.unwrap();
         assert_eq!(messages::list_mailboxes(db, &[owner]).await.unwrap().remove(owner), found, "{at}");
@@ -370,16 +370,16 @@ fn sort_copies(message: &mut StoredMessage) {
 }
 
 #[both_engines]
-async fn mailboxes_in_sql_do_as_the_rule_does(place: Place) {
+async fn mailboxes_in_sql_do_as_the_rule_does(place: TestStore) {
     for seed in SEEDS {
-        let place = Place::new(place.engine());
-        let workshop = Workshop::open(&place).await;
+        let place = TestStore::new(place.engine());
+        let process = StoreProcess::open(&place).await;
         let postgres = match place.engine() {
             Engine::Sqlite => None,
             Engine::Postgres => Some(PgConnection::connect(&place.url()).await.unwrap()),
         };
         let (rule, dice) = (Mailboxes::default(), Dice(seed));
-        let mut pair = Pair { place, postgres, workshop, rule, dice, ids: vec![], step: 0 };
+        let mut pair = Pair { place, postgres, process, rule, dice, ids: vec![], step: 0 };
         for _ in 0..STEPS {
             pair.run_step().await;
         }

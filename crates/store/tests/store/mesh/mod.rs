@@ -1,7 +1,7 @@
 //! Names, messages and mailboxes of the mesh.
 
 mod identities;
-pub mod limits;
+pub(crate) mod limits;
 mod mailbox;
 mod messages;
 mod queue;

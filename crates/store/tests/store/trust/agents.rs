@@ -1,4 +1,4 @@
-//! Agents that are retired, and what others want to give them meanwhile.
+//! Agents that are retired, and what others want to give them concurrently.
 
 use ostler_protocol::{
     Timestamp,
@@ -14,7 +14,7 @@ use ostler_store::{
 };
 use uuid::Uuid;
 
-use crate::place::{Place, both_engines};
+use crate::test_store::{TestStore, both_engines};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -37,8 +37,8 @@ async fn give_webhook(db: &Db, agent_id: AgentId) -> bool {
 }
 
 #[both_engines]
-async fn a_retired_agent_gets_neither_tokens_nor_a_webhook(place: Place) {
-    let db = Db::open(&place.config(), NOW).await.unwrap();
+async fn a_retired_agent_gets_neither_tokens_nor_a_webhook(test_store: TestStore) {
+    let db = Db::open(&test_store.config(), NOW).await.unwrap();
     for number in 1..=30 {
         let agent = made(&db, number).await;
         if number == 1 {

@@ -9,7 +9,7 @@ use ostler_protocol::{
     trust::{
         i18n::Language,
         manifest::{Checked, Sensitivity},
-        receipts::{Act, Head, Receipt, ReceiptNote, ReceiptVerifier, Words},
+        receipts::{ConsentTexts, Head, Receipt, ReceiptAction, ReceiptNote, ReceiptVerifier},
         relations::{Answer, Consented, Relation, UseScope},
     },
 };
@@ -24,8 +24,8 @@ use ostler_store::{
 use uuid::Uuid;
 
 use crate::{
-    place::{Place, both_engines},
     rows::Witness,
+    test_store::{TestStore, both_engines},
 };
 
 const MANIFEST: &str = r#"{"agent_version":"1.0.0","permission_scopes":[{"id":"location:read","label_i18n_key":"a.b","sensitivity":"high"}],"schema_version":"1.0","tools":[]}"#;
@@ -54,21 +54,21 @@ fn relation(number: u128, user_id: &str) -> Relation {
 
 fn receipt(head: &Head, relation: &Relation) -> Receipt {
     let id = ReceiptId::new(Uuid::from_u128(head.seq as u128 + 1));
-    let note = ReceiptNote { id, act: Act::Consented, used: None };
-    let manifest = Checked::shown(MANIFEST).unwrap().manifest;
-    Receipt::write(head, note, relation, &Words::Shown { manifest: &manifest, language: Language::En })
+    let note = ReceiptNote { id, act: ReceiptAction::Consented, used: None };
+    let manifest = Checked::reformatted(MANIFEST).unwrap().manifest;
+    Receipt::write(head, note, relation, &ConsentTexts::Displayed { manifest: &manifest, language: Language::En })
 }
 
 async fn ledger_head(db: &Db, user_id: &str) -> Head {
     decisions::find_grant_inputs(db, user_id, agent()).await.unwrap().head
 }
 
-async fn open(place: &Place) -> Db {
-    Db::open(&place.config(), Timestamp::UNIX_EPOCH).await.unwrap()
+async fn open(test_store: &TestStore) -> Db {
+    Db::open(&test_store.config(), Timestamp::UNIX_EPOCH).await.unwrap()
 }
 
 /// A version of the agent's manifest, put there past the store.
-async fn publish(place: &Place, version: i64) {
+async fn publish(test_store: &TestStore, version: i64) {
     let sql = format!(
         "INSERT INTO manifests (agent_id, version, hash, manifest, declared_since, created_at)
          VALUES ('{}', {version}, 'h{version}', '{MANIFEST}', '{{\"location:read\":1}}', 0)",
@@ -80,23 +80,23 @@ async fn publish(place: &Place, version: i64) {
          ON CONFLICT (agent_id) DO UPDATE SET capability_manifest_version = {version}",
         agent()
     );
-    let mut witness = Witness::of(place).await;
+    let mut witness = Witness::of(test_store).await;
     witness.execute(&sql).await;
     witness.execute(&current).await;
 }
 
 /// Opens a store whose agent has these versions.
-async fn with_versions(place: &Place, versions: i64) -> Db {
-    open(place).await.close().await;
+async fn with_versions(test_store: &TestStore, versions: i64) -> Db {
+    open(test_store).await.close().await;
     for version in 1..=versions {
-        publish(place, version).await;
+        publish(test_store, version).await;
     }
-    open(place).await
+    open(test_store).await
 }
 
 #[both_engines]
-async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Place) {
-    let db = with_versions(&place, 1).await;
+async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(test_store: TestStore) {
+    let db = with_versions(&test_store, 1).await;
     let first = relation(1, "local");
     let written = receipt(&Head::default(), &first);
     assert!(relations::insert(&db, &first, &written, None).await.unwrap());
@@ -131,8 +131,8 @@ async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Pla
 }
 
 #[both_engines]
-async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
-    let db = with_versions(&place, 1).await;
+async fn a_page_of_receipts_is_bounded_in_bytes(test_store: TestStore) {
+    let db = with_versions(&test_store, 1).await;
     let mut known = relation(1, "local");
     // Each receipt is of some 100 kB.
     let long = |number: usize| (format!("{}{number}", "x".repeat(100_000)), Answer::Denied);
@@ -162,8 +162,8 @@ async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
 }
 
 #[both_engines]
-async fn of_answers_at_once_each_number_is_given_once(place: Place) {
-    let db = with_versions(&place, 1).await;
+async fn of_answers_at_once_each_number_is_given_once(test_store: TestStore) {
+    let db = with_versions(&test_store, 1).await;
     let first = relation(1, "local");
     assert!(relations::insert(&db, &first, &receipt(&Head::default(), &first), None).await.unwrap());
     let answering = (0..20).map(|_| {
@@ -191,16 +191,16 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
 }
 
 #[both_engines]
-async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place) {
-    let db = with_versions(&place, 1).await;
+async fn relations_that_are_behind_are_found_by_person_and_by_agent(test_store: TestStore) {
+    let db = with_versions(&test_store, 1).await;
     for number in 1..=5 {
         let one = relation(number, &format!("usr_{number}"));
         assert!(relations::insert(&db, &one, &receipt(&Head::default(), &one), None).await.unwrap());
     }
     assert!(relations::list_behind(&db, "usr_1", 10).await.unwrap().is_empty());
     db.close().await;
-    publish(&place, 2).await;
-    let db = open(&place).await;
+    publish(&test_store, 2).await;
+    let db = open(&test_store).await;
     assert_eq!(relations::list_behind(&db, "usr_1", 10).await.unwrap(), [(relation(1, "usr_1"), 2)]);
     let answered =
         Relation { revision: 2, consented: Consented { version: 2, hash: "h2".into() }, ..relation(2, "usr_2") };
@@ -222,9 +222,9 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
 
 /// Every write below changes a relation and the ledger together, so each read must find both as they were after the same write.
 #[both_engines]
-async fn inputs_of_a_decision_are_of_one_moment(place: Place) {
+async fn inputs_of_a_decision_are_of_one_moment(test_store: TestStore) {
     const WRITES: i64 = 300;
-    let db = with_versions(&place, 1).await;
+    let db = with_versions(&test_store, 1).await;
     let writing = tokio::spawn({
         let db = db.clone();
         async move {
@@ -264,15 +264,15 @@ async fn inputs_of_a_decision_are_of_one_moment(place: Place) {
 }
 
 #[both_engines]
-async fn the_receipt_of_a_call_is_found_with_the_relation(place: Place) {
-    let db = with_versions(&place, 2).await;
+async fn the_receipt_of_a_call_is_found_with_the_relation(test_store: TestStore) {
+    let db = with_versions(&test_store, 2).await;
     let first = Relation { consented: Consented { version: 2, hash: "h2".into() }, ..relation(1, "local") };
     let made = receipt(&Head::default(), &first);
     assert!(relations::insert(&db, &first, &made, None).await.unwrap());
     let next = Relation { revision: 2, ..first.clone() };
     let used = Some(UseScope { scope: "location:read".into(), call_id: "call_1".into() });
-    let note = ReceiptNote { id: ReceiptId::new(Uuid::from_u128(2)), act: Act::Used, used };
-    let called = Receipt::write(&made.head(), note, &next, &Words::Kept { before: &made, manifest: None });
+    let note = ReceiptNote { id: ReceiptId::new(Uuid::from_u128(2)), act: ReceiptAction::Used, used };
+    let called = Receipt::write(&made.head(), note, &next, &ConsentTexts::Recorded { before: &made, manifest: None });
     assert!(relations::update(&db, &next, &called, Some(2), None).await.unwrap());
     for (call_id, expected) in [(Some("call_1"), Some(&called)), (Some("call_2"), None), (None, None)] {
         let found = decisions::find_decision_inputs(&db, first.relation_id, call_id).await.unwrap().unwrap();

@@ -26,13 +26,13 @@ use uuid::Uuid;
 use crate::{
     holds::{release_all, while_placing},
     mesh::limits::run,
-    place::{Engine, Place, both_engines},
+    test_store::{Engine, TestStore, both_engines},
 };
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 /// An agent of a user of the tenant `hwlab`, with a delivery that has ended.
-async fn agent_with_delivery(db: &Db, place: &Place) -> AgentId {
+async fn agent_with_delivery(db: &Db, test_store: &TestStore) -> AgentId {
     let user = User {
         user_id: UserId::new(Uuid::from_u128(1)),
         name: "ada".into(),
@@ -58,17 +58,17 @@ async fn agent_with_delivery(db: &Db, place: &Place) -> AgentId {
         run_id: None,
     };
     webhooks::insert_delivery(db, &delivery).await.unwrap();
-    run(place, "UPDATE webhook_deliveries SET status = 'delivered', due_at = NULL".into()).await;
+    run(test_store, "UPDATE webhook_deliveries SET status = 'delivered', due_at = NULL".into()).await;
     agent_id
 }
 
 #[both_engines]
-async fn the_deletion_of_excess_deliveries_waits_for_a_hold_that_is_being_placed(place: Place) {
-    let db = Db::open(&place.config(), NOW).await.unwrap();
-    let agent_id = agent_with_delivery(&db, &place).await;
+async fn the_deletion_of_excess_deliveries_waits_for_a_hold_that_is_being_placed(test_store: TestStore) {
+    let db = Db::open(&test_store.config(), NOW).await.unwrap();
+    let agent_id = agent_with_delivery(&db, &test_store).await;
     let delete = || webhooks::delete_oldest(&db, Subject::Consent, (agent_id, DeliveryStatus::Delivered), 0, 10);
-    assert_eq!(while_placing(&place, "tenant_id", "hwlab", delete()).await.unwrap(), 0);
-    release_all(&place).await;
+    assert_eq!(while_placing(&test_store, "tenant_id", "hwlab", delete()).await.unwrap(), 0);
+    release_all(&test_store).await;
     assert_eq!(delete().await.unwrap(), 1);
     db.close().await;
 }
@@ -76,12 +76,12 @@ async fn the_deletion_of_excess_deliveries_waits_for_a_hold_that_is_being_placed
 /// SQLite does one write after the other.
 #[tokio::test]
 async fn a_cursor_that_is_moved_while_unused_ones_are_deleted_stays() {
-    let place = Place::new(Engine::Postgres);
-    let db = Db::open(&place.config(), NOW).await.unwrap();
+    let test_store = TestStore::new(Engine::Postgres);
+    let db = Db::open(&test_store.config(), NOW).await.unwrap();
     let run_id = RunId::new(Uuid::from_u128(1));
     let agent_id = AgentId::new(Uuid::from_u128(2));
-    run(&place, format!("INSERT INTO webhook_runs VALUES ('{run_id}', '{agent_id}', 5)")).await;
-    let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+    run(&test_store, format!("INSERT INTO webhook_runs VALUES ('{run_id}', '{agent_id}', 5)")).await;
+    let mut connection = PgConnection::connect(&test_store.url()).await.unwrap();
     let mut moving = connection.begin().await.unwrap();
     moving.execute("UPDATE webhook_runs SET reported_seq = 8").await.unwrap();
     let commit = async {

@@ -107,7 +107,7 @@ fn reconcile_job(store: &mut KubeStore, key: &ObjectKey, by_owner: &BTreeMap<Str
     write_status(store, key, &before, job, &pods);
 }
 
-/// Why the job is to end: the condition that says so, its reason and its message. `None` while it goes on.
+/// Why the job is to end: the condition that reports it, its reason and its message. `None` while it goes on.
 fn decide(job: &Value, now: Timestamp) -> Option<(&'static str, &'static str, &'static str)> {
     let count = |field: &str| job["status"][field].as_i64().unwrap_or(0);
     let has = |kind: &str| items(job, "/status/conditions").iter().find(|one| text(one, "/type") == kind);

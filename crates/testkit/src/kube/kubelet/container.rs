@@ -117,7 +117,7 @@ pub(super) fn plan(
 
 impl ContainerPlan {
     /// Makes the directories and files of the volumes.
-    pub fn materialise(&self) -> io::Result<()> {
+    pub(super) fn materialise(&self) -> io::Result<()> {
         for directory in &self.directories {
             fs::create_dir_all(directory)?;
         }

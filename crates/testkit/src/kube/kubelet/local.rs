@@ -48,12 +48,12 @@ pub(super) struct KubeletShared {
 }
 
 impl KubeletShared {
-    pub fn new(client: Client, node: String, directory: PathBuf, images: BTreeMap<String, PathBuf>) -> Self {
+    pub(super) fn new(client: Client, node: String, directory: PathBuf, images: BTreeMap<String, PathBuf>) -> Self {
         Self { client, node, directory, images, pods: Mutex::default() }
     }
 
     /// The pods by their ids.
-    pub fn pods(&self) -> MutexGuard<'_, BTreeMap<String, LocalPod>> {
+    pub(super) fn pods(&self) -> MutexGuard<'_, BTreeMap<String, LocalPod>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

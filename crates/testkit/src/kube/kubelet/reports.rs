@@ -17,7 +17,7 @@ const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 /// A message of a container has at most this many bytes. The rest is cut off.
 const MESSAGE_BYTES_MAX: usize = 4096;
-/// If the log stands in for the message, it is its end: at most so many bytes and lines.
+/// If the log replaces the message, it is its end: at most so many bytes and lines.
 const LOG_BYTES_MAX: usize = 2048;
 const LOG_LINES_MAX: usize = 80;
 
@@ -64,7 +64,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub fn new(client: &Client, pod: &Value, node_directory: &Path) -> Self {
+    pub(super) fn new(client: &Client, pod: &Value, node_directory: &Path) -> Self {
         Self {
             pods: Api::namespaced(client.clone(), text(pod, "/metadata/namespace")),
             name: text(pod, "/metadata/name").to_owned(),
@@ -76,24 +76,24 @@ impl Reporter {
         }
     }
 
-    pub async fn waiting(&self, reason: &str, message: &str) {
+    pub(super) async fn waiting(&self, reason: &str, message: &str) {
         let state = json!({"waiting": {"reason": reason, "message": message}});
         self.report("Pending", &state, json!({})).await;
     }
 
-    pub async fn running(&mut self) {
+    pub(super) async fn running(&mut self) {
         self.started = now();
         let state = json!({"running": {"startedAt": time_text(self.started)}});
         self.report("Running", &state, json!({})).await;
     }
 
     /// `reason` is `Completed`, `Error` or `OOMKilled`.
-    pub async fn terminated(&self, exit_code: i32, reason: &str) {
+    pub(super) async fn terminated(&self, exit_code: i32, reason: &str) {
         let phase = if exit_code == 0 { "Succeeded" } else { "Failed" };
         self.report(phase, &self.terminated_state(exit_code, reason), json!({})).await;
     }
 
-    pub async fn evicted(&self, exit_code: i32, message: &str) {
+    pub(super) async fn evicted(&self, exit_code: i32, message: &str) {
         let disruption = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message,
             "lastTransitionTime": time_text(now())
@@ -162,7 +162,7 @@ impl Reporter {
     }
 
     /// Removes a pod whose process has ended after it was deleted.
-    pub async fn delete(&self) {
+    pub(super) async fn delete(&self) {
         let mut params = DeleteParams::default().grace_period(0);
         params.preconditions = Some(Preconditions { uid: Some(self.uid.clone()), ..Preconditions::default() });
         loop {

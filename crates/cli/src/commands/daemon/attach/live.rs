@@ -372,7 +372,7 @@ impl Live {
         self.cue = Some(cue);
     }
 
-    /// Sets the keys for a question when it is first shown. When it is shown again, what was typed meanwhile stays, or the next key
+    /// Sets the keys for a question when it is first shown. When it is shown again, what was typed in the meantime stays, or the next key
     /// of an unfinished line would be a vote.
     fn expect_answer(&mut self) {
         let question = self.votes.asked_id();

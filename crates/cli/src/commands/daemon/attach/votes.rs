@@ -56,7 +56,7 @@ impl Votes {
             return false;
         }
         let id = frame.data.get("requestId").and_then(Value::as_str).unwrap_or_default();
-        let asked = self.asked().map(|vote| vote.question.request_id.clone());
+        let asked = self.unsent().map(|vote| vote.question.request_id.clone());
         self.remove(id);
         asked.is_some_and(|asked| asked == id)
     }
@@ -74,18 +74,18 @@ impl Votes {
             .for_each(|vote| vote.is_sent = false);
     }
 
-    fn asked(&self) -> Option<&OpenVote> {
+    fn unsent(&self) -> Option<&OpenVote> {
         self.open.iter().find(|vote| !vote.is_sent)
     }
 
     /// The id of the request that a person is asked about. `None` if no request waits for a vote of this client.
     pub(crate) fn asked_id(&self) -> Option<&str> {
-        self.asked().map(|vote| vote.question.request_id.as_str())
+        self.unsent().map(|vote| vote.question.request_id.as_str())
     }
 
     /// The line that asks for a vote. `None` if no request waits for one of this client.
     pub(crate) fn cue(&self) -> Option<String> {
-        let options = &self.asked()?.question.options;
+        let options = &self.unsent()?.question.options;
         let numbered =
             options.iter().enumerate().map(|(index, option)| format!("{} {}", index + 1, line(&option.name, 80)));
         Some(format!("{}, or [y]es, [n]o, [v]iew the whole call: ", numbered.collect::<Vec<_>>().join(", ")))
@@ -93,7 +93,7 @@ impl Votes {
 
     /// How many of the options a single digit names: all of them, or none if there are too many.
     pub(crate) fn digits(&self) -> u8 {
-        let count = self.asked().map_or(0, |vote| vote.question.options.len());
+        let count = self.unsent().map_or(0, |vote| vote.question.options.len());
         u8::try_from(count).ok().filter(|count| *count <= DIGITS_MAX).unwrap_or(0)
     }
 

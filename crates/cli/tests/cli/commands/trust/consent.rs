@@ -10,7 +10,7 @@ use crate::fixtures::{
 };
 
 /// The scopes that the agent requests: a preset one and two of its own.
-pub fn manifest(required: &[&str]) -> Value {
+pub(crate) fn manifest(required: &[&str]) -> Value {
     let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": required,
         "additionalProperties": false});
     let own = |id: &str, label: &str, sensitivity: &str| {

@@ -58,7 +58,7 @@ impl Endpoint {
         })
     }
 
-    /// Requests codes. `Err` says why there are none, for the caller.
+    /// Requests codes. `Err` is the reason why there are none, for the caller.
     pub(super) async fn authorize(&self) -> Result<DeviceAuthorization, &'static str> {
         let mut form = vec![("client_id", self.section.client_id.as_str())];
         form.extend(self.section.scope.as_deref().map(|scope| ("scope", scope)));
@@ -95,7 +95,7 @@ fn challenge(verifier: &SecretString) -> String {
 }
 
 /// A client for one URL of the configuration. The operator named the host, so it may have a private address; a name that leads to this
-/// machine is only connected to if the URL says so.
+/// machine is only connected to if the URL names it as such.
 fn http_client(app: &App, url: &str) -> Result<(Client, Url), Failure> {
     let url = Url::parse(url).map_err(Failure::internal)?;
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');

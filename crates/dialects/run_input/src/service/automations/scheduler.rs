@@ -17,6 +17,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{self as store, run_input::automation_starts::DueStart};
+use tokio::time::Instant;
 
 use super::{
     notices::notify_owner,
@@ -41,10 +42,12 @@ pub(crate) async fn run(app: App) {
     if !state.automations.scheduler {
         return;
     }
-    let (poll, mut is_planned) = (state.automations.poll(), false);
+    let (poll, mut replanned_at) = (state.automations.poll(), None);
     loop {
-        let outcome = if is_planned { Ok(()) } else { replan(&app).await };
-        is_planned = outcome.is_ok();
+        let outcome = match is_recent(replanned_at, poll) {
+            true => Ok(()),
+            false => replan(&app).await.map(|()| replanned_at = Some(Instant::now())),
+        };
         let began = app.wall();
         if let Err(failure) = outcome.and(pass(&app).await) {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "automations cannot be started; trying again");
@@ -78,8 +81,17 @@ fn time_left(next: Timestamp, began: Timestamp, now: Timestamp, poll: Duration) 
 
 /// Until the next automation is due, and no longer than the interval.
 fn pause_for(left: Option<Duration>, has_open: bool, poll: Duration) -> Duration {
-    let interval = if has_open { poll } else { poll.saturating_mul(POLLS_PER_RECHECK) };
+    let interval = if has_open { poll } else { long_interval(poll) };
     left.map_or(interval, |left| left.min(interval)).max(PAUSE_MIN)
+}
+
+fn long_interval(poll: Duration) -> Duration {
+    poll.saturating_mul(POLLS_PER_RECHECK)
+}
+
+/// Whether next times were compared with the rules of time zones within the long interval.
+fn is_recent(replanned_at: Option<Instant>, poll: Duration) -> bool {
+    replanned_at.is_some_and(|at| at.elapsed() < long_interval(poll))
 }
 
 async fn pass(app: &App) -> Result<(), Failure> {
@@ -171,19 +183,20 @@ async fn record_ends(app: &App) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Computes next times again that were computed by other rules of time zones, as a newer version of the program has. A time
-/// that is due by the new rules starts at once; a date that had its start gets no second one.
+/// Computes next times again that were computed by older rules of time zones than those of this program. A time that is due by the new
+/// rules starts at once; a date that had its start gets no second one. Servers of the earlier release may plan automations by the older
+/// rules for as long as they run, so this is done at intervals. Times by newer rules stay: otherwise two releases would replace each
+/// other's times.
 async fn replan(app: &App) -> Result<(), Failure> {
     let rules = zone_rules_version();
     loop {
-        let stale = store::run_input::automations::list_planned_otherwise(&app.db, rules, CLAIMED_AT_ONCE).await?;
+        let stale = store::run_input::automations::list_planned_before(&app.db, rules, CLAIMED_AT_ONCE).await?;
         if stale.is_empty() {
             return Ok(());
         }
         for mut automation in stale {
             let (revision, now) = (automation.revision, app.wall());
-            let is_ahead = automation.next_run_at.is_some_and(|next| next > now);
-            if automation.status == AutomationStatus::Active && is_ahead {
+            if automation.next_run_at.is_some_and(|next| next > now) {
                 let (after, date) = (automation.plan.after, automation.plan.last_date());
                 // An automation whose zone was removed keeps the time that it has, and is paused when it is due.
                 if let Ok(zone) = find_zone(&automation.timezone) {
@@ -193,7 +206,7 @@ async fn replan(app: &App) -> Result<(), Failure> {
             }
             automation.plan.zone_rules = rules.to_owned();
             automation.revision += 1;
-            // False if it was changed in the meantime, and then it was planned by the new rules.
+            // False if it was changed in the meantime. If that was by the older rules, it is listed again.
             store::run_input::automations::update(&app.db, &automation, revision).await?;
         }
     }

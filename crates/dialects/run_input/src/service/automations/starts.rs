@@ -227,7 +227,7 @@ async fn change_thread(
     mut thread: Option<(SessionId, Option<RunId>)>,
     change: SessionChange,
 ) -> Result<(), Failure> {
-    let mut attempts = app.attempts(|| Failure::new(FailureKind::Overloaded, "the thread did not come to rest"));
+    let mut attempts = app.db.attempts(|| Failure::new(FailureKind::Overloaded, "the thread still has running work"));
     loop {
         attempts.start_next()?;
         if thread.is_none() {

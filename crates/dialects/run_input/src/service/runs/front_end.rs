@@ -3,33 +3,33 @@
 
 use ostler_protocol::{
     Failure, RawJson, Rule,
-    ids::SessionId,
     kernel::{
-        commands::{Command, CommandState, CommandType},
+        commands::Command,
         context::{Context, Note, Remark},
-        events::{Event, EventType},
-        front_end::{FRONT_END_METHOD, ToolAnswer, UPDATE_STATE_TOOL},
+        events::Event,
+        front_end::{ToolAnswer, UPDATE_STATE_TOOL},
         sessions::Session,
         stages::PLAN_FUNCTION,
     },
-    limits::CONVERSATION_EVENTS_MAX,
     run_input::{
         agui::{
             events::ReplayedInput,
             input::{RunInput, UserMessage},
             messages::InputMessage,
             replay::user_messages,
-            replies::ToolReply,
+            replies::{TOOL_RESULT_BYTES_MAX, ToolReply},
             tools::check_conflicts,
         },
         history::{Picture, user_content},
     },
 };
-use ostler_store as store;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::earlier;
+use super::{
+    earlier,
+    open_calls::{self, OpenCalls},
+    pending_calls::FrontEndCall,
+};
 use crate::service::{attachments, threads};
 use ostler_server::{
     app::App,
@@ -37,18 +37,22 @@ use ostler_server::{
     tools::{McpAccess, ToolContext, Toolkit},
 };
 
-/// Messages and tool calls among which the pending calls of a thread are searched: those of its last turn.
-const EVENTS_MAX: usize = 256;
+/// Bytes of results of calls that were passed over, together, beside one message: one result of the largest size fits.
+const LATE_RESULTS_BYTES_MAX: usize = TOOL_RESULT_BYTES_MAX;
 /// Pending calls that a rejection lists.
 const LISTED_MAX: usize = 16;
 
-/// A result that answers a pending call of the thread.
+/// A result that answers a call of the thread.
 pub(super) struct AnsweredCall {
     pub reply: ToolReply,
     pub answer: ToolAnswer,
 }
 
 impl AnsweredCall {
+    fn bytes(&self) -> usize {
+        self.answer.content.len() + self.answer.error.as_ref().map_or(0, String::len)
+    }
+
     /// The part of the message's event, redacted.
     pub(super) fn part(&self, app: &App) -> Result<Value, Failure> {
         let mut part = self.answer.part(&self.reply.message_id);
@@ -85,7 +89,8 @@ async fn server_tools(app: &App, caller: &Principal) -> Result<Vec<String>, Fail
     Ok(tools.into_keys().chain([UPDATE_STATE_TOOL, PLAN_FUNCTION].map(str::to_owned)).collect())
 }
 
-/// The calls that the input answers. A run without a message must answer all of the thread's pending calls.
+/// The calls that the input answers. A run without a message must answer all of the thread's pending calls. A result of a call for which
+/// a message came instead is passed on with the next turn that brings it: the agent may still need it.
 pub(super) async fn answers(
     app: &App,
     thread: Option<&Session>,
@@ -94,27 +99,30 @@ pub(super) async fn answers(
     if input.replies.is_empty() {
         return Ok(vec![]);
     }
-    let pending = match thread {
-        Some(thread) => pending(app, thread.session).await?,
-        None => vec![],
+    let open = match thread {
+        Some(thread) => open_calls::find(app, thread, &input.replies).await?,
+        None => OpenCalls::default(),
     };
-    let find = |call: &PendingCall| input.replies.iter().find(|reply| reply.tool_call_id == call.tool_call_id);
+    let find = |call: &FrontEndCall| input.replies.iter().find(|reply| reply.tool_call_id == call.tool_call_id);
     if input.user.is_none() {
-        let is_pending = |reply: &&ToolReply| pending.iter().any(|call| call.tool_call_id == reply.tool_call_id);
-        // A transcript also has the results of the server's own tools.
-        let unknown = input.replies.iter().find(|reply| !is_pending(reply));
-        if let Some(unknown) = unknown.filter(|_| pending.is_empty() || input.transcript.is_empty()) {
+        let unknown = match open.pending.is_empty() {
+            true => input.replies.first(),
+            // A transcript also has the results of the server's own tools.
+            false if !input.transcript.is_empty() => None,
+            false => input.replies.iter().find(|reply| !open.has(&reply.tool_call_id)),
+        };
+        if let Some(unknown) = unknown {
             let message = format!("toolCallId {:?} is no pending tool call of the thread", unknown.tool_call_id);
             return Err(Failure::invalid(Rule::AgentRunMessagesInvalid, app.redactor.redact(&message).into_owned()));
         }
-        let open = pending.iter().filter(|call| find(call).is_none());
-        let open: Vec<_> = open.map(|call| call.tool_call_id.as_str()).take(LISTED_MAX).collect();
-        if !open.is_empty() {
-            let message = format!("every pending tool call must be answered; missing: {}", open.join(", "));
+        let missing = open.pending.iter().filter(|call| find(call).is_none());
+        let missing: Vec<_> = missing.map(|call| call.tool_call_id.as_str()).take(LISTED_MAX).collect();
+        if !missing.is_empty() {
+            let message = format!("every pending tool call must be answered; missing: {}", missing.join(", "));
             return Err(Failure::invalid(Rule::AgentRunMessagesInvalid, message));
         }
     }
-    let answered = pending.iter().filter_map(|call| {
+    let answered = |call: &FrontEndCall| {
         let reply = find(call)?.clone();
         let answer = ToolAnswer {
             tool_call_id: call.tool_call_id.clone(),
@@ -124,45 +132,16 @@ pub(super) async fn answers(
             error: reply.error.clone(),
         };
         Some(AnsweredCall { reply, answer })
-    });
-    Ok(answered.collect())
-}
-
-/// A call of a front end's tool that has no result yet.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PendingCall {
-    tool_call_id: String,
-    name: String,
-    arguments: String,
-    method: String,
-    status: String,
-}
-
-/// The calls with which the thread's last turn completed. A later turn leaves them unanswered for good.
-async fn pending(app: &App, session: SessionId) -> Result<Vec<PendingCall>, Failure> {
-    let types = [EventType::UserMessage, EventType::ToolCall];
-    let newest =
-        store::kernel::events::list_newest(&app.db, session, &types, CONVERSATION_EVENTS_MAX, EVENTS_MAX).await?;
-    let is_turn = |event: &&Event| {
-        let message = event.payload.as_deref().and_then(user_content);
-        event.event_type == EventType::UserMessage
-            && message.is_some_and(|message| message.command_type == Some(CommandType::Turn))
     };
-    let last = newest.events.iter().rfind(is_turn).and_then(|event| event.command_id);
-    let Some(command_id) = last else { return Ok(vec![]) };
-    let mut calls: Vec<PendingCall> = vec![];
-    for event in newest.events.iter().filter(|event| event.command_id == Some(command_id)) {
-        let fact = event.payload.as_deref().filter(|_| event.event_type == EventType::ToolCall);
-        let Some(call) = fact.and_then(|text| serde_json::from_str::<PendingCall>(text).ok()) else { continue };
-        calls.retain(|other| other.tool_call_id != call.tool_call_id);
-        if call.method == FRONT_END_METHOD && call.status == "started" {
-            calls.push(call);
-        }
-    }
-    let command = if calls.is_empty() { None } else { store::kernel::commands::get(&app.db, command_id).await? };
-    let is_completed = command.is_some_and(|command| command.state == CommandState::Completed);
-    Ok(if is_completed { calls } else { vec![] })
+    // A transcript has them again with each message: those that do not fit into this one are passed on with a later one.
+    let mut room = if input.user.is_some() { LATE_RESULTS_BYTES_MAX } else { usize::MAX };
+    let late = open.passed_over.iter().filter_map(answered).filter(|late| {
+        let left = room.checked_sub(late.bytes());
+        room = left.unwrap_or(room);
+        left.is_some()
+    });
+    let late: Vec<_> = late.collect();
+    Ok(late.into_iter().chain(open.pending.iter().filter_map(answered)).collect())
 }
 
 /// The context of the turn: what the agent receives with the message.

@@ -27,7 +27,7 @@ pub(super) fn wait_until() -> Instant {
     Instant::now() + REQUESTED_AGAIN_WITHIN
 }
 
-/// The request that an interrupt with this id stands for now: the one of this id, or the same one of a later attempt. If the next attempt
+/// The current request of an interrupt with this id: the one of this id, or the same one of a later attempt. If the next attempt
 /// has not made the request again yet, this waits for it for a while. `None` if the run has no such request.
 pub(super) async fn current_request(
     app: &App,
@@ -152,10 +152,12 @@ fn successor<'a>(all: &'a [PermissionRequest], request: &PermissionRequest) -> O
     })
 }
 
-/// Whether a person who has seen one of the requests knows what the other one is about.
+/// Whether a person who has seen one of the requests knows what the other one is about. A request about a tool of an MCP server is not
+/// the same after the server was configured differently: another program, or another machine, may answer under its name.
 fn is_same(one: &PermissionRequest, other: &PermissionRequest) -> bool {
     one.command_id == other.command_id
         && one.digest == other.digest
+        && one.server_digest == other.server_digest
         && one.title == other.title
         && one.command == other.command
         && one.options == other.options
@@ -220,6 +222,28 @@ mod tests {
         ];
         assert_eq!(latest_of(&all, &all[0]), &all[3]);
         assert_eq!(latest_of(&all, &all[1]), &all[4], "the second attempt came to the first one only");
+    }
+
+    #[test]
+    fn a_request_is_not_followed_to_a_tool_of_another_server() {
+        let of_servers = |servers: [Option<&str>; 3]| {
+            let number = |attempt: usize| u32::try_from(attempt + 1).unwrap();
+            let requests = servers.into_iter().enumerate().map(|(attempt, server)| PermissionRequest {
+                server_digest: server.map(str::to_owned),
+                ..request(number(attempt), 1, "push", 3)
+            });
+            let all: Vec<_> = requests.collect();
+            all.iter().position(|request| request == latest_of(&all, &all[0])).unwrap()
+        };
+        assert_eq!(of_servers([Some("a"), Some("a"), Some("a")]), 2);
+        assert_eq!(of_servers([Some("a"), Some("b"), Some("b")]), 0, "the server was replaced");
+        assert_eq!(of_servers([Some("a"), Some("b"), Some("a")]), 2, "and put back");
+        assert_eq!(
+            of_servers([None, Some("a"), Some("a")]),
+            0,
+            "an older release has not recorded which server it was"
+        );
+        assert_eq!(of_servers([Some("a"), None, None]), 0);
     }
 
     #[test]

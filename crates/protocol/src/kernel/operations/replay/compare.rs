@@ -34,7 +34,7 @@ pub(super) struct FoundRows(Vec<String>);
 impl FoundRows {
     pub(super) fn check(&mut self, holds: bool, row: &str, column: &str) {
         if !holds && self.0.len() < FOUND_MAX {
-            self.0.push(format!("{row}: {column} is not what the events say"));
+            self.0.push(format!("{row}: {column} differs from the events"));
         }
     }
 }

@@ -58,6 +58,24 @@ fn an_agent_that_calls_tool_after_tool_is_ended_and_leaves_no_call_open() {
 }
 
 #[test]
+fn an_agent_whose_runs_have_made_the_granted_calls_may_make_no_other() {
+    let (mut scene, run, turn) = within(Budgets { max_tool_calls: Some(3), ..Budgets::default() });
+    let call = |status: &str, calls: Option<i64>| {
+        let payload = json!({"toolCallId": "a", "type": "toolkit", "status": status, "toolCalls": calls});
+        NewEvent::written(EventType::ToolCall, Some(turn), &payload)
+    };
+    scene.append(run, vec![call("started", None)]).unwrap();
+    scene.append(run, vec![call("completed", Some(2))]).unwrap();
+    let deadline = scene.command(run, turn).deadline_at;
+    scene.append(run, vec![usage(turn, 1), tool(turn, "b")]).unwrap();
+    assert_eq!(scene.command(run, turn).deadline_at, deadline, "it is one call late");
+    scene.append(run, vec![usage(turn, 1)]).unwrap();
+    scene.advance_ms(BUDGET_GRACE_MS);
+    scene.sweep(run);
+    assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::BudgetExceeded));
+}
+
+#[test]
 fn time_runs_on_through_attempts_and_the_server_ends_what_outlives_it() {
     let (mut scene, run, turn) = within(Budgets::default());
     scene.append(run, vec![says(turn)]).unwrap();

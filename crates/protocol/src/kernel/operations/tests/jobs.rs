@@ -316,6 +316,28 @@ fn a_runner_of_a_cluster_that_released_its_run_is_not_lost_however_often_its_job
 }
 
 #[test]
+fn a_job_of_a_cluster_whose_command_has_ended_before_a_runner_came_leaves_the_other_commands_alone() {
+    for had_runner in [false, true] {
+        let mut scene = Scene::new();
+        let run = scene.run();
+        let (other, own) = (scene.turn(run), scene.turn(run));
+        scene.advance_ms(1);
+        let job = scene.running_job(run, false);
+        scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().launcher = Launcher::Kubernetes;
+        if had_runner {
+            scene.claim(run, "runner");
+            let release = scene.patch(run, true, false);
+            scene.apply(run, release).unwrap();
+        }
+        scene.cancel(run, own);
+        // A runner that has held the run may have taken up the other command.
+        let phase = if had_runner { JobPhase::Pending } else { JobPhase::Succeeded };
+        assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), phase, "{had_runner}");
+        assert_eq!(scene.state(run, other), CommandState::Pending);
+    }
+}
+
+#[test]
 fn a_start_after_which_nothing_is_left_counts() {
     let mut scene = Scene::new();
     let run = scene.run();

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     kernel::{
         facts::Facts,
-        permissions::{Asked, EditableArguments, PermissionStatus},
+        permissions::{EditableArguments, ParsedPermission, PermissionStatus},
     },
     limits::PERMISSIONS_OPEN_MAX,
 };
@@ -55,9 +55,11 @@ fn the_deadline_is_set_without_reading_the_request_again() {
     assert_eq!(timed.facts, Facts::read(EventType::PermissionRequest, &payload).unwrap());
     // A schema that could not be compiled again does not change what was read before.
     let mut event = asks(turn, PermissionId::new(scene.body()));
-    let Facts::Permission(Asked::Well(ask)) = &mut event.facts else { panic!("it is well-formed") };
+    let Facts::Permission(ParsedPermission::Valid(ask)) = &mut event.facts else { panic!("it is well-formed") };
     ask.editable = Some(EditableArguments { arguments: json!({}), schema: json!({"type": "nonsense"}) });
-    let Facts::Permission(Asked::Well(ask)) = event.with_deadline(until).facts else { panic!("it was well-formed") };
+    let Facts::Permission(ParsedPermission::Valid(ask)) = event.with_deadline(until).facts else {
+        panic!("it was well-formed")
+    };
     assert!(ask.editable.is_some());
     assert_eq!(ask.deadline, Some(until));
 }

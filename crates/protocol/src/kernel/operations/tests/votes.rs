@@ -10,7 +10,7 @@ use crate::{
     limits::PERMISSION_REFUSALS_MAX,
 };
 
-struct Asked {
+struct VoteScene {
     scene: Scene,
     run: RunId,
     turn: CommandId,
@@ -18,11 +18,11 @@ struct Asked {
 }
 
 /// A run whose agent has asked, in a session with these participants. Client `editor` of `me` has submitted the command.
-fn asked(voting: VotingRules, participants: &[&str]) -> Asked {
+fn with_request(voting: VotingRules, participants: &[&str]) -> VoteScene {
     asked_by(voting, participants, Some("editor"), Some("me"))
 }
 
-fn asked_by(voting: VotingRules, participants: &[&str], origin: Option<&str>, principal: Option<&str>) -> Asked {
+fn asked_by(voting: VotingRules, participants: &[&str], origin: Option<&str>, principal: Option<&str>) -> VoteScene {
     let mut scene = Scene::new();
     let run = scene.run();
     for participant in participants {
@@ -37,7 +37,7 @@ fn asked_by(voting: VotingRules, participants: &[&str], origin: Option<&str>, pr
     let permission = PermissionId::new(scene.body());
     let asked = ask(&mut scene, run, voting, asks(turn, permission));
     asked.unwrap();
-    Asked { scene, run, turn, permission }
+    VoteScene { scene, run, turn, permission }
 }
 
 fn ask(scene: &mut Scene, run: RunId, voting: VotingRules, event: NewEvent) -> Result<Reply, Failure> {
@@ -59,7 +59,7 @@ fn rules(strategy: PermissionStrategy) -> VotingRules {
     VotingRules { strategy, quorum: None }
 }
 
-impl Asked {
+impl VoteScene {
     fn choose(&mut self, choice: Choice, voter: Voter) -> Result<PermissionRequest, Failure> {
         let op = AnswerPermissionOp { permission_id: self.permission, choice, digest: None, voter };
         match self.scene.apply(self.run, Op::AnswerPermission(Box::new(op)))? {
@@ -94,7 +94,7 @@ impl Asked {
         self.scene.desk.events.iter().for_each(|event| replay.apply(event));
         let rows = self.scene.rows(self.run);
         let permissions: Vec<_> = rows.permissions.values().map(|request| (**request).clone()).collect();
-        replay.differences_beside(&RowsBeside {
+        replay.differences_of_derived_rows(&DerivedRows {
             session: &self.scene.desk.session,
             runs: &[(*rows.run).clone()],
             commands: &[],
@@ -107,7 +107,7 @@ impl Asked {
 
 #[test]
 fn the_first_responder_decides_and_nothing_more_is_recorded() {
-    let mut asked = asked(rules(PermissionStrategy::FirstResponder), &["a", "b"]);
+    let mut asked = with_request(rules(PermissionStrategy::FirstResponder), &["a", "b"]);
     assert_eq!(asked.audits(ACTION_STRATEGY), Vec::<Value>::new());
     let request = asked.vote("stranger", "yes").unwrap();
     assert_eq!((request.status, request.ballot.votes.len()), (PermissionStatus::Allowed, 0));
@@ -118,7 +118,7 @@ fn the_first_responder_decides_and_nothing_more_is_recorded() {
 
 #[test]
 fn the_client_that_submitted_the_command_decides() {
-    let mut asked = asked(rules(PermissionStrategy::Designated), &["editor", "phone"]);
+    let mut asked = with_request(rules(PermissionStrategy::Designated), &["editor", "phone"]);
     assert_eq!(asked.forbidden(voter(Some("phone"))), "designated_mismatch");
     assert_eq!(asked.forbidden(voter(None)), "designated_mismatch");
     assert_eq!(asked.forbidden(Voter { principal: "eve".into(), ..voter(Some("editor")) }), "designated_mismatch");
@@ -146,7 +146,7 @@ fn a_command_without_an_originator_is_decided_by_the_first_responder() {
 
 #[test]
 fn callers_of_the_same_machine_decide() {
-    let mut asked = asked(rules(PermissionStrategy::LocalOnly), &[]);
+    let mut asked = with_request(rules(PermissionStrategy::LocalOnly), &[]);
     assert_eq!(asked.forbidden(voter(Some("editor"))), "remote_not_allowed");
     let local = Voter { is_local: true, ..voter(None) };
     assert_eq!(asked.choose(Choice::Allow(true), local).unwrap().status, PermissionStatus::Allowed);
@@ -154,7 +154,7 @@ fn callers_of_the_same_machine_decide() {
 
 #[test]
 fn more_than_half_of_the_participants_decide() {
-    let mut asked = asked(rules(PermissionStrategy::Consensus), &["a", "b", "c"]);
+    let mut asked = with_request(rules(PermissionStrategy::Consensus), &["a", "b", "c"]);
     let issued = &asked.audits(ACTION_STRATEGY)[0];
     assert_eq!((&issued["strategy"], &issued["quorum"]), (&json!("consensus"), &json!(2)));
     assert_eq!(asked.vote("a", "yes").unwrap().status, PermissionStatus::Pending);
@@ -176,7 +176,7 @@ fn more_than_half_of_the_participants_decide() {
 
 #[test]
 fn votes_that_cannot_decide_any_more_leave_the_request_open_until_its_deadline() {
-    let mut asked = asked(rules(PermissionStrategy::Consensus), &["a", "b"]);
+    let mut asked = with_request(rules(PermissionStrategy::Consensus), &["a", "b"]);
     asked.vote("a", "yes").unwrap();
     assert_eq!(asked.vote("b", "no").unwrap().status, PermissionStatus::Pending);
     asked.scene.advance_ms(5_000);
@@ -187,7 +187,7 @@ fn votes_that_cannot_decide_any_more_leave_the_request_open_until_its_deadline()
 
 #[test]
 fn clients_that_join_or_leave_later_do_not_change_the_voters() {
-    let mut asked = asked(rules(PermissionStrategy::Consensus), &["a", "b"]);
+    let mut asked = with_request(rules(PermissionStrategy::Consensus), &["a", "b"]);
     join(&mut asked.scene, "late").unwrap();
     change(&mut asked.scene, SessionChange::Leave { participant: "b".into() }).unwrap();
     assert_eq!(asked.forbidden(voter(Some("late"))), "not_a_voter");
@@ -199,12 +199,12 @@ fn clients_that_join_or_leave_later_do_not_change_the_voters() {
 fn anyone_who_controls_the_session_may_cancel_a_request() {
     use PermissionStrategy::*;
     for strategy in [FirstResponder, Designated, Consensus, LocalOnly] {
-        let mut asked = asked(rules(strategy), &["a", "b"]);
+        let mut asked = with_request(rules(strategy), &["a", "b"]);
         let cancelled = asked.choose(Choice::Cancel, voter(Some("stranger"))).unwrap();
         assert_eq!((cancelled.status, cancelled.ballot.votes.len()), (PermissionStatus::Cancelled, 0));
         assert_eq!(asked.choose(Choice::Cancel, voter(None)).unwrap(), cancelled, "the same answer again is fine");
         assert_eq!(asked.differences(), Vec::<String>::new());
-        let mut other = self::asked(rules(strategy), &["a", "b"]);
+        let mut other = self::with_request(rules(strategy), &["a", "b"]);
         let turn = other.turn;
         other.scene.cancel(other.run, turn);
         assert_eq!(other.request().status, PermissionStatus::Cancelled);
@@ -213,7 +213,7 @@ fn anyone_who_controls_the_session_may_cancel_a_request() {
 
 #[test]
 fn rejected_votes_do_not_fill_the_log() {
-    let mut asked = asked(rules(PermissionStrategy::LocalOnly), &[]);
+    let mut asked = with_request(rules(PermissionStrategy::LocalOnly), &[]);
     for _ in 0..PERMISSION_REFUSALS_MAX + 5 {
         asked.forbidden(voter(None));
     }
@@ -225,7 +225,7 @@ fn rejected_votes_do_not_fill_the_log() {
 fn a_run_chooses_its_strategy_only_where_the_first_responder_is_configured() {
     use PermissionStrategy::{Designated, FirstResponder, LocalOnly};
     for (configured, expected) in [(FirstResponder, Designated), (LocalOnly, LocalOnly)] {
-        let mut asked = asked(rules(configured), &[]);
+        let mut asked = with_request(rules(configured), &[]);
         asked.scene.desk.run_mut(asked.run).run.execution_policy.permission_strategy = Some(Designated);
         let second = PermissionId::new(asked.scene.body());
         ask(&mut asked.scene, asked.run, rules(configured), asks(asked.turn, second)).unwrap();
@@ -235,20 +235,20 @@ fn a_run_chooses_its_strategy_only_where_the_first_responder_is_configured() {
 
 #[test]
 fn a_changed_vote_is_found() {
-    let mut asked = asked(rules(PermissionStrategy::Consensus), &["a", "b", "c"]);
+    let mut asked = with_request(rules(PermissionStrategy::Consensus), &["a", "b", "c"]);
     asked.vote("a", "no").unwrap();
     assert_eq!(asked.differences(), Vec::<String>::new());
     let found = |change: fn(&mut PermissionRequest)| {
-        let mut changed = Asked { scene: asked.scene.clone(), ..asked };
+        let mut changed = VoteScene { scene: asked.scene.clone(), ..asked };
         change(changed.scene.desk.run_mut(asked.run).permissions.get_mut(&asked.permission).unwrap());
         changed.differences().join("; ")
     };
-    assert!(found(|request| request.ballot.votes[0].option_id = "yes".into()).contains("votes is not"));
-    assert!(found(|request| request.ballot.votes.clear()).contains("votes is not"));
-    assert!(found(|request| drop(request.ballot.voters.pop())).contains("voters is not"));
-    assert!(found(|request| request.ballot.quorum = Some(1)).contains("quorum is not"));
-    assert!(found(|request| request.ballot.strategy = PermissionStrategy::LocalOnly).contains("strategy is not"));
-    assert!(found(|request| request.ballot.refusals = 9).contains("refusals is not"));
+    assert!(found(|request| request.ballot.votes[0].option_id = "yes".into()).contains("votes differs"));
+    assert!(found(|request| request.ballot.votes.clear()).contains("votes differs"));
+    assert!(found(|request| drop(request.ballot.voters.pop())).contains("voters differs"));
+    assert!(found(|request| request.ballot.quorum = Some(1)).contains("quorum differs"));
+    assert!(found(|request| request.ballot.strategy = PermissionStrategy::LocalOnly).contains("strategy differs"));
+    assert!(found(|request| request.ballot.refusals = 9).contains("refusals differs"));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_client_joins_once_and_a_session_has_a_bound() {
 
 #[test]
 fn the_last_participant_that_is_absent_stays_the_voter_under_consensus() {
-    let mut asked = asked(rules(PermissionStrategy::Consensus), &["a", "b"]);
+    let mut asked = with_request(rules(PermissionStrategy::Consensus), &["a", "b"]);
     for participant in ["a", "b"] {
         change(&mut asked.scene, SessionChange::LeaveUnlessLast { participant: participant.into() }).unwrap();
     }
@@ -290,8 +290,8 @@ fn the_last_participant_that_is_absent_stays_the_voter_under_consensus() {
 
 #[test]
 fn answers_of_a_thread_are_votes_like_any_other() {
-    let mut asked = asked(rules(PermissionStrategy::Consensus), &["me", "phone"]);
-    let resume = |asked: &mut Asked, alias: &str, choice: Choice| {
+    let mut asked = with_request(rules(PermissionStrategy::Consensus), &["me", "phone"]);
+    let resume = |asked: &mut VoteScene, alias: &str, choice: Choice| {
         let (session, now, run) = (asked.scene.desk.session.session, asked.scene.now, asked.run);
         let answers = vec![PermissionAnswer { permission_id: asked.permission, choice, edited: None }];
         let work = Submission::Answers { answers, voter: voter(None) };
@@ -322,7 +322,7 @@ proptest! {
     ) {
         let names: Vec<String> = (0..voters).map(|n| format!("client-{n}")).collect();
         let participants: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut asked = asked(VotingRules { strategy: PermissionStrategy::Consensus, quorum }, &participants);
+        let mut asked = with_request(VotingRules { strategy: PermissionStrategy::Consensus, quorum }, &participants);
         let needed = quorum.unwrap_or(voters as i64 / 2 + 1);
         let (mut counted, mut tallies, mut decided) = (BTreeMap::new(), [0, 0], None);
         for (n, allows) in votes {

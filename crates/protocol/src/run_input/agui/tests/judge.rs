@@ -1,5 +1,5 @@
 //! The rules of AG-UI 1.0's own client, stated once more and apart from ours: over JSON, as a client sees it, by the
-//! client's shapes and its verifier. It accepts a stream or says what a client would abort it for.
+//! client's shapes and its verifier. It accepts a stream or returns the reason for which a client would abort it.
 
 use std::collections::HashSet;
 

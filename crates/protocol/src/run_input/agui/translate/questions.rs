@@ -9,7 +9,7 @@ use crate::{
     kernel::{
         events::Event,
         operations::ACTION_VOTED,
-        permissions::{ASKED_TOOL, AskPermission, Asked},
+        permissions::{ASKED_TOOL, AskPermission, ParsedPermission},
     },
     limits::PERMISSIONS_OPEN_CEILING,
     run_input::agui::events::Interrupt,
@@ -36,14 +36,14 @@ impl Questions {
     pub(super) fn open(&mut self, event: &Event, payload: &Value, tools: &mut Tools, out: &mut Out) {
         let raw = event.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
         // A request that is malformed, or comes too late, is answered by the kernel at once.
-        let Some(Asked::Well(ask)) = raw.map(|raw| AskPermission::read(&raw)) else { return };
+        let Some(ParsedPermission::Valid(ask)) = raw.map(|raw| AskPermission::read(&raw)) else { return };
         let until = ask.waits_until(event.created_at, None);
         let is_new = self.open.iter().all(|question| question.interrupt.id != ask.permission_id.to_string());
         if self.to_stop || until <= event.created_at || self.open.len() == PERMISSIONS_OPEN_CEILING || !is_new {
             return;
         }
         let options: Vec<&str> = ask.options.iter().map(|option| option.option_id.as_str()).collect();
-        let tool_call_id = tools.asked(payload, event.session_seq, out);
+        let tool_call_id = tools.announce_permission_call(payload, event.session_seq, out);
         let mut response_schema = json!({"type": "object", "properties": {
             "optionId": {"type": "string", "enum": options}, "approved": {"type": "boolean"}},
             "anyOf": [{"required": ["optionId"]}, {"required": ["approved"]}]});

@@ -12,7 +12,7 @@ use crate::{
     text::clip,
 };
 
-/// Calls that are remembered; beyond it the oldest is forgotten.
+/// Calls that are remembered; beyond it the oldest that has ended is forgotten.
 const CALLS_KEPT: usize = 1_024;
 /// How much of a call's output its result repeats. All of the output was sent as it came.
 const RESULT_BYTES_MAX: usize = 64 * 1024;
@@ -71,7 +71,9 @@ impl Tools {
 
     fn announce(&mut self, key: String, payload: &Value, seq: i64, out: &mut Out) -> usize {
         if self.calls.len() == CALLS_KEPT {
-            self.calls.remove(0);
+            // A call that has not ended may still get its result, or be pending when the run ends.
+            let oldest = self.calls.iter().position(|call| call.answered).unwrap_or(0);
+            self.calls.remove(oldest);
         }
         let used = self.calls.iter().any(|call| call.id == key);
         let id = if used { reused_id(&key, seq) } else { key.clone() };
@@ -87,7 +89,7 @@ impl Tools {
 
     /// The id under which the call that a person is asked about was announced. A call of this server's tools is asked about before it
     /// starts, so that it is announced here. `None` if the request is about no call that clients know.
-    pub(super) fn asked(&mut self, payload: &Value, seq: i64, out: &mut Out) -> Option<String> {
+    pub(super) fn announce_permission_call(&mut self, payload: &Value, seq: i64, out: &mut Out) -> Option<String> {
         let call_id = payload["toolCallId"].as_str()?;
         if let Some(id) = self.announced(call_id) {
             return Some(id);

@@ -269,7 +269,7 @@ fn the_hash_is_that_of_the_meaning() {
     assert_ne!(hash(r#"{"a":[1,2]}"#), hash(r#"{"a":[2,1]}"#));
     assert_eq!(hash("{}"), "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
     let read = Checked::read(SAMPLE).unwrap();
-    let shown = Checked::shown(SAMPLE).unwrap();
+    let shown = Checked::reformatted(SAMPLE).unwrap();
     assert_eq!((&shown.canonical, &shown.manifest), (&read.canonical, &read.manifest));
     let stored = Checked::stored(read.canonical.clone()).unwrap();
     assert_eq!((stored.canonical, stored.manifest), (read.canonical, read.manifest));

@@ -104,13 +104,13 @@ fn long_names_do_not_stand_around_many_schemas() {
     assert!(refusal(around(50_000)).contains("places"));
 }
 
-/// An object with so many properties, each of which says the same; and something to refer to as `x`.
+/// An object with so many properties, each with the same schema; and something to refer to as `x`.
 fn with_properties(count: usize, each: &Value, x: Value) -> Value {
     let properties: Map<_, _> = (0..count).map(|n| (format!("p{n}"), each.clone())).collect();
     json!({"type": "object", "properties": properties, "$defs": {"x": x}})
 }
 
-/// Each pair is small, and says something large very often.
+/// Each pair is small, and repeats something large very often.
 #[test]
 fn a_schema_that_is_referenced_often_is_not_compared_without_end() {
     let to_x = json!({"$ref": "#/$defs/x"});

@@ -248,7 +248,7 @@ fn every_row_holds_at_every_depth_and_behind_a_reference() {
         let mut places: Vec<_> =
             [0, 1, 3].into_iter().map(|depth| (within(&old, depth), within(&new, depth))).collect();
         places.push((behind_a_reference(&old), behind_a_reference(&new)));
-        // Only one of the two says it by a reference.
+        // Only one of the two has it by a reference.
         places.push((within(&old, 1), behind_a_reference(&new)));
         for (old, new) in places {
             let (old, new) = (taking(old), taking(new));

@@ -177,6 +177,28 @@ async fn a_tool_is_reported_with_its_output_and_exit_code() {
     }
 }
 
+/// Codex holds the provider's key, so nothing that a caller orders may be in its own environment.
+#[tokio::test]
+async fn short_lived_variables_reach_tools_and_not_codex_itself() {
+    let mut fixture = CodexFixture::new();
+    fixture.environment.variables = [("GH_TOKEN".to_owned(), "planted-tool-token".into())].into();
+    for sandbox in ["danger-full-access", "workspace-write"] {
+        fixture.codex = CodexBackend::new(fixture.environment.clone());
+        fixture.policy = json!({"sandbox": sandbox, "approval": "never"});
+        let played = fixture.play("[[tool:echo $GH_TOKEN | md5sum]]").await;
+        assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+        let output: String = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
+        // The digest of the value and a line feed. The value itself would be removed from the output.
+        assert!(output.contains("7454daa90fe8388ef531e7b9bd4bab79"), "{sandbox}: {output}");
+        let program = fixture.codex.program(Sandbox::WorkspaceWrite).unwrap();
+        assert!(program.environment.iter().all(|(name, _)| name != "GH_TOKEN"), "{sandbox}: {:?}", program.environment);
+        fixture.codex.close().await;
+        let mut search = std::process::Command::new("grep");
+        search.args(["-r", "-l", "planted-tool-token"]).arg(fixture.environment.storage.as_ref().unwrap());
+        assert_eq!(search.output().unwrap().stdout, b"", "the storage outlives the job");
+    }
+}
+
 #[tokio::test]
 async fn output_that_codex_missed_is_sent_together_with_the_next_piece() {
     let mut fixture = CodexFixture::new();

@@ -144,11 +144,12 @@ fn may_close(event: &Event) -> bool {
 }
 
 /// Records what all children have used, under the lease of the current runner. False if there is none, or if another runner has claimed
-/// the run meanwhile.
+/// the run in the meantime.
 async fn charge(app: &App, run: &RunRef, command_id: CommandId, total: DelegatedUse) -> Result<bool, Failure> {
     let lease = store::kernel::leases::get(&app.db, run.run_id).await?;
     let Some(lease) = lease.filter(|lease| lease.is_live(app.now())) else { return Ok(false) };
-    let payload = json!({"phase": PHASE_RUNS_CHARGED, "totalTokens": total.tokens, "costUsd": total.cost_usd});
+    let payload = json!({"phase": PHASE_RUNS_CHARGED, "totalTokens": total.tokens, "costUsd": total.cost_usd,
+        "toolCalls": total.tool_calls});
     let op = AppendOp {
         runner_id: lease.runner_id,
         lease_epoch: lease.epoch,

@@ -1,12 +1,18 @@
 //! What the children of a command have used and reserved of its budgets. A child gets all that is left, and that is reserved until
 //! the child's own command has ended. What it has used counts from then on, whether or not its call was charged for it: the calls of
-//! a runner that was replaced are given up, and their children may still run. Nothing is stored for this: a child's own policy says
+//! a runner that was replaced are given up, and their children may still run. Nothing is stored for this: a child's own policy has
 //! what it was given, and its fold what it has used.
 
 use ostler_protocol::{
     Failure, Timestamp,
     ids::RunId,
-    kernel::{budgets::Spent, commands::Command, facts::DelegatedUse, policy::Budgets, runs::Run},
+    kernel::{
+        budgets::Spent,
+        commands::Command,
+        facts::{DelegatedUse, Facts},
+        policy::Budgets,
+        runs::Run,
+    },
 };
 use ostler_store as store;
 use tokio::sync::{Mutex, MutexGuard};
@@ -24,6 +30,8 @@ impl Default for StartLocks {
     }
 }
 
+/// The newest events of calls among which those of one reply are searched.
+const CALL_EVENTS_MAX: u32 = 400;
 /// The smallest cost that is charged. Sums of the same costs may differ by less.
 const COST_USD_MIN: f64 = 1e-9;
 
@@ -35,7 +43,7 @@ pub(super) async fn lock(app: &App, parent: RunId) -> MutexGuard<'_, ()> {
 
 /// Whether children reserve anything: only what a child uses of these budgets is charged to its parent.
 pub(super) fn are_charged(budgets: &Budgets) -> bool {
-    budgets.max_tokens.is_some() || budgets.max_cost_usd.is_some()
+    budgets.max_tokens.is_some() || budgets.max_cost_usd.is_some() || budgets.max_tool_calls.is_some()
 }
 
 /// A child of a command, and what it was given and has used.
@@ -64,6 +72,7 @@ pub(super) async fn children_of(app: &App, parent: &Run, command: &Command) -> R
             granted: DelegatedUse {
                 tokens: granted.max_tokens.unwrap_or(0),
                 cost_usd: granted.max_cost_usd.unwrap_or(0.0),
+                tool_calls: granted.max_tool_calls.unwrap_or(0),
             },
             used: use_of(&first),
             has_ended: first.state.is_terminal(),
@@ -74,8 +83,8 @@ pub(super) async fn children_of(app: &App, parent: &Run, command: &Command) -> R
 
 /// What the command of a child has used, also through others.
 pub(super) fn use_of(command: &Command) -> DelegatedUse {
-    let Spent { tokens, cost_usd, .. } = Spent::of(&command.fold);
-    DelegatedUse { tokens, cost_usd }
+    let Spent { tokens, cost_usd, tool_calls, .. } = Spent::of(&command.fold);
+    DelegatedUse { tokens, cost_usd, tool_calls }
 }
 
 fn sum(uses: impl Iterator<Item = DelegatedUse>) -> DelegatedUse {
@@ -103,7 +112,28 @@ pub(super) fn used(command: &Command, children: &[StartedChild]) -> Spent {
     // What was charged is the use of some of these children.
     spent.tokens = fold.tokens.saturating_add(fold.delegated.tokens.max(ended.tokens));
     spent.cost_usd = fold.cost_usd + fold.delegated.cost_usd.max(ended.cost_usd);
+    spent.tool_calls = fold.tools.count.saturating_add(fold.delegated.tool_calls.max(ended.tool_calls));
     spent
+}
+
+/// The other calls of the same reply of the model that `command` has not counted yet. They will be made, so that a child must not
+/// get the room for them.
+pub(super) async fn upcoming_calls(app: &App, command: &Command, reply_calls: &[String]) -> Result<i64, Failure> {
+    let tools = &command.fold.tools;
+    let mut missing: Vec<&str> = reply_calls.iter().map(String::as_str).collect();
+    missing.retain(|call_id| !tools.has_toolkit_call(call_id));
+    // The fold lists the newest calls only.
+    if !missing.is_empty() && tools.has_dropped_items() {
+        let (session, command_id) = (command.session, command.command_id);
+        let read = store::kernel::events::list_tool_calls(&app.db, session, command_id, CALL_EVENTS_MAX).await?;
+        let counted = read.events.iter().filter(|event| event.seq() <= command.fold.last_seq);
+        for event in counted {
+            if let Facts::Tool(call) = event.facts() {
+                missing.retain(|call_id| call.tool_call_id.as_deref() != Some(*call_id));
+            }
+        }
+    }
+    Ok(missing.len() as i64)
 }
 
 /// With what the children that run have reserved.
@@ -111,6 +141,7 @@ pub(super) fn with_reserved(mut spent: Spent, children: &[StartedChild]) -> Spen
     let reserved = sum(children.iter().filter(|child| !child.has_ended).map(|child| child.granted));
     spent.tokens = spent.tokens.saturating_add(reserved.tokens);
     spent.cost_usd += reserved.cost_usd;
+    spent.tool_calls = spent.tool_calls.saturating_add(reserved.tool_calls);
     spent
 }
 
@@ -130,7 +161,9 @@ pub(super) fn charge_of(
     let is_closed = |child: &&StartedChild| child.has_ended && !tools.open.contains(&child.call_id);
     let ended = sum(children.iter().filter(is_closed).map(|child| child.used));
     let cost_usd = Some(ended.cost_usd - charged.cost_usd).filter(|cost| *cost >= COST_USD_MIN).unwrap_or(0.0);
-    let lost = DelegatedUse { tokens: ended.tokens.saturating_sub(charged.tokens).max(0), cost_usd };
+    let left = |ended: i64, charged: i64| ended.saturating_sub(charged).max(0);
+    let (tokens, tool_calls) = (left(ended.tokens, charged.tokens), left(ended.tool_calls, charged.tool_calls));
+    let lost = DelegatedUse { tokens, cost_usd, tool_calls };
     sum([own, lost].into_iter())
 }
 
@@ -146,7 +179,8 @@ pub(super) fn total_of_closed(command: &Command, children: &[StartedChild]) -> O
 /// Whether a command was charged all of this.
 pub(super) fn is_charged(command: &Command, total: DelegatedUse) -> bool {
     let charged = command.fold.delegated;
-    total.tokens <= charged.tokens && total.cost_usd - charged.cost_usd < COST_USD_MIN
+    let is_cost_charged = total.cost_usd - charged.cost_usd < COST_USD_MIN;
+    total.tokens <= charged.tokens && total.tool_calls <= charged.tool_calls && is_cost_charged
 }
 
 /// What is left of the budgets. `None` if one is used up.
@@ -203,8 +237,8 @@ mod tests {
             child: Child { run_id: RunId::new(id), command_id: CommandId::new(id), session: SessionId::new(id) },
             call_id: format!("call_{number}"),
             created_at: Timestamp::from_second(second).unwrap(),
-            granted: DelegatedUse { tokens: 100, cost_usd: 0.0 },
-            used: DelegatedUse { tokens: used, cost_usd: 0.0 },
+            granted: DelegatedUse { tokens: 100, ..DelegatedUse::default() },
+            used: DelegatedUse { tokens: used, ..DelegatedUse::default() },
             has_ended,
         }
     }
@@ -218,9 +252,17 @@ mod tests {
         let left = left_of(&budgets, &with_reserved(spent(40), &[child(1, 1, 7, false)])).unwrap();
         assert_eq!(left.max_tokens, Some(10), "it may use all that it was given");
         assert_eq!(left_of(&budgets, &spent(150)), None);
+        let mut calling = child(1, 1, 7, false);
+        calling.granted.tool_calls = 1;
+        let left = left_of(&budgets, &with_reserved(spent(40), std::slice::from_ref(&calling))).unwrap();
+        assert_eq!(left.max_tool_calls, Some(1));
+        calling.granted.tool_calls = 2;
+        assert_eq!(left_of(&budgets, &with_reserved(spent(40), &[calling])), None, "it may make all of its calls");
         let costs = Budgets { max_cost_usd: Some(1.0), ..Budgets::default() };
         assert_eq!(left_of(&costs, &Spent { cost_usd: 1.0, ..Spent::default() }), None);
-        assert!(are_charged(&costs) && !are_charged(&Budgets { max_turns: Some(1), ..Budgets::default() }));
+        let calls = Budgets { max_tool_calls: Some(1), ..Budgets::default() };
+        let turns = Budgets { max_turns: Some(1), ..Budgets::default() };
+        assert!(are_charged(&costs) && are_charged(&calls) && !are_charged(&turns));
     }
 
     #[test]

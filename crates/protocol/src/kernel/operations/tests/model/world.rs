@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use super::super::*;
 use crate::{
     FailureKind,
-    kernel::launching::{AfterFinish, Hand, Owned, after_finish, is_abandoned},
+    kernel::launching::{AfterFinish, LauncherJobs, Owned, after_finish, is_abandoned},
     limits::JOB_ATTEMPTS_MAX,
 };
 
@@ -101,7 +101,7 @@ impl Action {
 #[derive(Clone)]
 struct Server {
     owner: String,
-    hand: Hand,
+    launcher_jobs: LauncherJobs,
     work: Work,
 }
 
@@ -172,7 +172,7 @@ impl World {
 
     fn new_server(&mut self) -> Server {
         self.owners += 1;
-        Server { owner: format!("launcher-{}", self.owners), hand: Hand::default(), work: Work::Idle }
+        Server { owner: format!("launcher-{}", self.owners), launcher_jobs: LauncherJobs::default(), work: Work::Idle }
     }
 
     pub(super) fn actions(&self) -> Vec<Action> {
@@ -249,7 +249,7 @@ impl World {
         (job.heartbeat_at, job.updated_at) = (Some(now), now);
         match answer {
             Received => self.start(server, None),
-            Lost => self.servers[server].hand.claim_unanswered(now),
+            Lost => self.servers[server].launcher_jobs.claim_unanswered(now),
             _ => {}
         }
         true
@@ -257,12 +257,12 @@ impl World {
 
     fn start(&mut self, server: usize, epoch: Option<i64>) {
         let server = &mut self.servers[server];
-        assert!(server.hand.take_up(self.job), "a job in hand is not started a second time");
+        assert!(server.launcher_jobs.take_up(self.job), "a job in hand is not started a second time");
         server.work = Work::Runs(Runner { epoch });
     }
 
     fn recover_claim(&mut self, server: usize) -> bool {
-        let found = self.servers[server].hand.on_owned(self.row(), &self.servers[server].owner);
+        let found = self.servers[server].launcher_jobs.on_owned(self.row(), &self.servers[server].owner);
         let can = self.keeps_track() && self.servers[server].work == Work::Idle && found == Owned::TakeUp;
         if can {
             self.start(server, None);
@@ -283,7 +283,7 @@ impl World {
         let gives_up = self.setting.rules == Rules::ByOwner;
         if gives_up || after_finish(&answered) == AfterFinish::PutDown {
             self.servers[server].work = Work::Idle;
-            self.servers[server].hand.put_down(self.job);
+            self.servers[server].launcher_jobs.put_down(self.job);
         }
         true
     }
@@ -403,10 +403,10 @@ impl World {
     }
 
     fn sweeper_looks(&mut self, server: usize) -> bool {
-        let nothing = Hand::default();
-        let hand = if self.keeps_track() { &self.servers[server].hand } else { &nothing };
+        let nothing = LauncherJobs::default();
+        let launcher_jobs = if self.keeps_track() { &self.servers[server].launcher_jobs } else { &nothing };
         let job = self.row();
-        if self.seen.is_some() || !is_abandoned(job, self.silent_before(), hand) {
+        if self.seen.is_some() || !is_abandoned(job, self.silent_before(), launcher_jobs) {
             return false;
         }
         self.seen = job.owner.clone().map(|owner| (owner, job.heartbeat_at));
@@ -436,14 +436,14 @@ impl World {
             }
         }
         let until = self.silent_before();
-        self.servers.iter_mut().for_each(|server| server.hand.forget_unanswered(until));
+        self.servers.iter_mut().for_each(|server| server.launcher_jobs.forget_unanswered(until));
         true
     }
 
     fn vouch(&mut self, server: usize) {
-        let Server { owner, hand, .. } = &self.servers[server];
+        let Server { owner, launcher_jobs, .. } = &self.servers[server];
         let ours = self.row().phase == JobPhase::Running && self.row().owner.as_ref() == Some(owner);
-        if ours && (!self.keeps_track() || hand.jobs().contains(&self.job)) {
+        if ours && (!self.keeps_track() || launcher_jobs.held_ids().contains(&self.job)) {
             self.row_mut().heartbeat_at = Some(self.scene.now);
         }
     }

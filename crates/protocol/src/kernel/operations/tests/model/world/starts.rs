@@ -5,8 +5,8 @@ use super::*;
 impl World {
     /// As the write lane does it, for runners in the server's process.
     pub(super) fn start_job(&mut self, server: usize, answer: Answer) -> bool {
-        let Server { owner, hand, work } = &self.servers[server];
-        let is_free = *work == Work::Idle && !hand.holds(self.job);
+        let Server { owner, launcher_jobs, work } = &self.servers[server];
+        let is_free = *work == Work::Idle && !launcher_jobs.holds(self.job);
         if self.setting.launcher != Launcher::Resident || !self.keeps_track() || !is_free {
             return false;
         }
@@ -24,7 +24,7 @@ impl World {
         let Some(StartedJob { claimed, .. }) = started else { return false };
         match answer {
             Received => self.start(server, Some(claimed.lease_epoch)),
-            _ => self.servers[server].hand.claim_unanswered(self.scene.now),
+            _ => self.servers[server].launcher_jobs.claim_unanswered(self.scene.now),
         }
         true
     }
@@ -33,7 +33,7 @@ impl World {
     pub(super) fn runner_has_ended_its_job(&mut self, whose: Whose) -> bool {
         if let Whose::Server(server) = whose {
             self.servers[server].work = Work::Idle;
-            self.servers[server].hand.put_down(self.job);
+            self.servers[server].launcher_jobs.put_down(self.job);
         } else {
             self.orphan = None;
         }

@@ -69,8 +69,8 @@ impl World {
                 Work::Runs(running) => runner(running),
                 Work::Ended(end) => 4 + end as u8,
             };
-            let recoverable = server.hand.on_owned(job, &server.owner) == Owned::TakeUp;
-            key.extend([work, server.hand.holds(self.job).into(), recoverable.into()]);
+            let recoverable = server.launcher_jobs.on_owned(job, &server.owner) == Owned::TakeUp;
+            key.extend([work, server.launcher_jobs.holds(self.job).into(), recoverable.into()]);
         }
         key.push(self.orphan.map_or(0, runner));
         key.extend(match &self.seen {

@@ -4,7 +4,7 @@
 
 use ostler_protocol::ids::SessionId;
 
-use super::message::{FormerWord, Wakeups};
+use super::message::{LegacyWord, Wakeups};
 
 pub(super) fn decode(text: &str) -> (Option<i64>, Wakeups) {
     let mut words = text.split(' ');
@@ -32,13 +32,13 @@ pub(super) fn decode(text: &str) -> (Option<i64>, Wakeups) {
 
 fn add(wakeups: &mut Wakeups, word: &str) -> bool {
     if let Some(frame) = frame(word) {
-        wakeups.former.push(frame);
+        wakeups.legacy_words.push(frame);
     } else if let Some(row) = word.strip_prefix('#').and_then(|row| row.parse().ok()) {
         wakeups.rows.push(row);
     } else if let Some(name) = word.strip_prefix('^') {
-        wakeups.former.push(FormerWord::Urgent(name.to_owned()));
+        wakeups.legacy_words.push(LegacyWord::Urgent(name.to_owned()));
     } else if let Some(name) = word.strip_prefix('@') {
-        wakeups.former.push(FormerWord::Listener(name.to_owned()));
+        wakeups.legacy_words.push(LegacyWord::Listener(name.to_owned()));
     } else if let Some((session, numbers)) = range(word) {
         wakeups.add_session(session, numbers);
     } else {
@@ -50,13 +50,13 @@ fn add(wakeups: &mut Wakeups, word: &str) -> bool {
 /// The frames of a row.
 pub(super) fn decode_frames(text: &str) -> Wakeups {
     let mut wakeups = Wakeups::default();
-    wakeups.former.extend(text.split(' ').filter_map(frame));
+    wakeups.legacy_words.extend(text.split(' ').filter_map(frame));
     wakeups
 }
 
-fn frame(word: &str) -> Option<FormerWord> {
+fn frame(word: &str) -> Option<LegacyWord> {
     let (name, frame) = word.strip_prefix('!')?.split_once('!')?;
-    Some(FormerWord::Frame(name.to_owned(), frame.to_owned()))
+    Some(LegacyWord::Frame(name.to_owned(), frame.to_owned()))
 }
 
 fn range(word: &str) -> Option<(SessionId, (i64, i64))> {

@@ -1,4 +1,4 @@
-//! The document as it is kept beside the guides.
+//! The document as it is stored beside the guides.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,6 @@ fn the_stored_document_is_up_to_date() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &text).unwrap();
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == text, "docs/generated/openapi.json is not what the handlers make; run this with OSTLER_BLESS=1");
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "docs/generated/openapi.json is not what the handlers make; run this with OSTLER_BLESS=1");
 }

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 use tokio::runtime::Handle;
 
 use super::{
-    environment::{HOMES, OUTSIDE, aside, fill, of_profile, unusable},
+    environment::{HOMES, STANDALONE_PREFIX, fill, of_profile, run_blocking, unusable},
     shared_homes, workspaces,
 };
 use crate::{app::App, directories};
@@ -25,13 +25,13 @@ use crate::{app::App, directories};
 const ATTEMPTS_MAX: usize = 3;
 
 /// The environment of a backend that belongs to no job. Keep it until the backend has ended: dropping it deletes the home.
-pub(crate) struct OutsideEnvironment {
+pub(crate) struct StandaloneEnvironment {
     environment: BackendEnvironment,
     /// `None` for a backend that uses no files.
     _directory: Option<LockedDirectory>,
 }
 
-impl Deref for OutsideEnvironment {
+impl Deref for StandaloneEnvironment {
     type Target = BackendEnvironment;
 
     fn deref(&self) -> &BackendEnvironment {
@@ -91,10 +91,10 @@ pub(crate) async fn make(
     tenant_id: &str,
     profile: &str,
     workspace: &Path,
-) -> Result<OutsideEnvironment, Failure> {
+) -> Result<StandaloneEnvironment, Failure> {
     if AgentConfig::of_profile(profile) == Some(AgentConfig::Scripted) {
         let environment = BackendEnvironment::bare(AgentConfig::Scripted);
-        return Ok(OutsideEnvironment { environment, _directory: None });
+        return Ok(StandaloneEnvironment { environment, _directory: None });
     }
     let workspace = workspaces::check_directory(app, tenant_id, workspace)?;
     let (mut environment, files) = of_profile(app, tenant_id, profile).await?;
@@ -105,13 +105,13 @@ pub(crate) async fn make(
     if environment.backend.is_program() {
         environment.workspace = Some(workspace);
     }
-    Ok(OutsideEnvironment { environment, _directory: Some(directory) })
+    Ok(StandaloneEnvironment { environment, _directory: Some(directory) })
 }
 
 /// A new directory with a home of these files.
 async fn create(app: &App, files: BTreeMap<String, SecretString>) -> Result<LockedDirectory, Failure> {
     let homes = app.config.data_dir()?.join(HOMES);
-    let paths = (0..ATTEMPTS_MAX).map(|_| homes.join(format!("{OUTSIDE}{}", app.ids.body().simple())));
+    let paths = (0..ATTEMPTS_MAX).map(|_| homes.join(format!("{STANDALONE_PREFIX}{}", app.ids.body().simple())));
     let paths: Vec<_> = paths.collect();
     let attempt = move |path: &PathBuf| {
         let directory = LockedDirectory::create(path)?;
@@ -128,15 +128,15 @@ async fn create(app: &App, files: BTreeMap<String, SecretString>) -> Result<Lock
         }
         last
     };
-    aside(create).await.map_err(unusable)
+    run_blocking(create).await.map_err(unusable)
 }
 
 /// Deletes directories whose server has died. Those in use are locked.
 pub(super) async fn sweep(app: &App) {
     let Ok(homes) = app.config.data_dir().map(|data| data.join(HOMES)) else { return };
-    let swept = aside(move || {
+    let swept = run_blocking(move || {
         for entry in std::fs::read_dir(homes).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with(OUTSIDE)) {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(STANDALONE_PREFIX)) {
                 delete_unlocked(&entry.path())?;
             }
         }

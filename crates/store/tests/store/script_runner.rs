@@ -25,16 +25,16 @@ use crate::{
     host::TestHost,
     invariants,
     model::{Fate, Memo, Model, Prepared, Seen},
-    place::{Engine, Place},
     rows::{Rows, Witness},
     script::{Ask, Step},
+    test_store::{Engine, TestStore},
 };
 
 /// How often something happened, by name.
-pub type Tally = BTreeMap<String, u64>;
+pub(crate) type Tally = BTreeMap<String, u64>;
 
-pub struct Player {
-    place: Place,
+pub(crate) struct ScriptRunner {
+    test_store: TestStore,
     process: Option<Process>,
     host: Arc<TestHost>,
     watching: Runtime,
@@ -61,9 +61,9 @@ fn runtime() -> Runtime {
 }
 
 /// The process before may be about to let go.
-async fn open(place: &Place, host: &TestHost) -> Db {
+async fn open(test_store: &TestStore, host: &TestHost) -> Db {
     for _ in 0..1_000 {
-        match Db::open(&place.config(), host.now()).await {
+        match Db::open(&test_store.config(), host.now()).await {
             Err(StoreError::Locked(_)) => tokio::time::sleep(Duration::from_millis(1)).await,
             opened => return opened.unwrap(),
         }
@@ -72,10 +72,10 @@ async fn open(place: &Place, host: &TestHost) -> Db {
 }
 
 impl Process {
-    fn start(place: &Place, host: &Arc<TestHost>) -> Self {
+    fn start(test_store: &TestStore, host: &Arc<TestHost>) -> Self {
         let runtime = runtime();
         let (db, lanes) = runtime.block_on(async {
-            let db = open(place, host).await;
+            let db = open(test_store, host).await;
             let lanes = Lanes::start(&db, host.clone()).await.unwrap();
             (db, lanes)
         });
@@ -133,7 +133,7 @@ async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), 
             of_jobs.extend(runner_jobs::list_by_run(db, run_id).await.unwrap());
             reply_seqs.extend(commands::list_reply_seqs(db, run_id).await.unwrap());
         }
-        differences.extend(replay.differences_beside(&operations::RowsBeside {
+        differences.extend(replay.differences_of_derived_rows(&operations::DerivedRows {
             session: &row,
             runs: &of_runs,
             commands: &of_commands,
@@ -146,14 +146,14 @@ async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), 
     Ok(())
 }
 
-impl Player {
-    pub fn new(place: &Place) -> Self {
+impl ScriptRunner {
+    pub(crate) fn new(test_store: &TestStore) -> Self {
         let host = Arc::new(TestHost::default());
-        let process = Process::start(place, &host);
+        let process = Process::start(test_store, &host);
         let watching = runtime();
-        let witness = watching.block_on(Witness::of(place));
+        let witness = watching.block_on(Witness::of(test_store));
         Self {
-            place: place.clone(),
+            test_store: test_store.clone(),
             process: Some(process),
             host,
             watching,
@@ -168,7 +168,7 @@ impl Player {
         self.process.as_ref().expect("between two processes nobody asks")
     }
 
-    pub fn step(&mut self, step: &Step) -> Result<(), String> {
+    pub(crate) fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
             Step::AdvanceMs(ms) => self.host.advance_ms(*ms),
             Step::Together(asks) => self.together(asks)?,
@@ -228,7 +228,7 @@ impl Player {
         // What was answered in time dies with who asked: all that the next process knows is in the store.
         self.model.nobody_answered(&prepared);
         self.host = Arc::new(TestHost::after(&self.host));
-        self.process = Some(Process::start(&self.place, &self.host));
+        self.process = Some(Process::start(&self.test_store, &self.host));
     }
 
     /// A process that was cut off is gone once nothing holds its host, and its last commit has arrived or never will.
@@ -248,7 +248,7 @@ impl Player {
         self.rows = self.watching.block_on(self.witness.rows());
         self.model.seen = Seen::of(&self.rows);
         let (stored, published) = (self.rows.events(), self.host.published());
-        if crashed && self.place.engine() == Engine::Postgres {
+        if crashed && self.test_store.engine() == Engine::Postgres {
             for (session, events) in &published {
                 let known = stored.get(session).is_some_and(|log| log.starts_with(events));
                 invariants::ensure(known, || format!("{session} published what is not stored"))?;
@@ -426,7 +426,7 @@ impl Player {
     }
 
     /// Ends the process as an operator would, and adds to the tally what the rows tell.
-    pub fn finish(mut self) -> Tally {
+    pub(crate) fn finish(mut self) -> Tally {
         let rows = std::mem::take(&mut self.rows);
         for event in rows.of("events").iter().filter(|event| event.text("type") == "lease") {
             self.count(format!("lease {}", event.json("payload")["state"].as_str().unwrap()));

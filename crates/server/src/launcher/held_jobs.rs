@@ -3,15 +3,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::Hand};
+use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::LauncherJobs};
 use parking_lot::{Mutex, MutexGuard};
 
 #[derive(Clone, Default)]
-pub struct InHand(Arc<Mutex<LauncherHand>>);
+pub struct HeldJobs(Arc<Mutex<LauncherState>>);
 
 #[derive(Default)]
-struct LauncherHand {
-    hand: Hand,
+struct LauncherState {
+    jobs: LauncherJobs,
     /// Jobs in hand that a claim has left out. If one is pending when it is put down, no wake-up announces it again.
     passed_over: BTreeSet<RunnerJobId>,
     /// Jobs in hand that have become pending again, and would have been started at once if they had not been in hand.
@@ -20,24 +20,24 @@ struct LauncherHand {
 
 /// A job in hand. Dropping it removes the job, also when its task panics.
 pub struct HeldJob {
-    in_hand: InHand,
+    held_jobs: HeldJobs,
     /// `None` once it was put down.
     job_id: Option<RunnerJobId>,
 }
 
-impl InHand {
+impl HeldJobs {
     /// `None` if the job is in hand already.
     pub fn take_up(&self, job_id: RunnerJobId) -> Option<HeldJob> {
-        let is_new = self.lock().hand.take_up(job_id);
-        is_new.then(|| HeldJob { in_hand: self.clone(), job_id: Some(job_id) })
+        let is_new = self.lock().jobs.take_up(job_id);
+        is_new.then(|| HeldJob { held_jobs: self.clone(), job_id: Some(job_id) })
     }
 
     /// As [`Self::take_up`], for a job that has just become pending. If it is in hand, putting it down reports it.
     pub fn take_up_pending(&self, job_id: RunnerJobId) -> Option<HeldJob> {
         let mut launcher = self.lock();
-        if launcher.hand.take_up(job_id) {
+        if launcher.jobs.take_up(job_id) {
             drop(launcher);
-            return Some(HeldJob { in_hand: self.clone(), job_id: Some(job_id) });
+            return Some(HeldJob { held_jobs: self.clone(), job_id: Some(job_id) });
         }
         launcher.pending_again.insert(job_id);
         None
@@ -46,7 +46,7 @@ impl InHand {
     /// The jobs that a claim has to leave out.
     pub fn pass_over(&self) -> Vec<RunnerJobId> {
         let mut launcher = self.lock();
-        let jobs = launcher.hand.jobs();
+        let jobs = launcher.jobs.held_ids();
         launcher.passed_over.extend(&jobs);
         jobs
     }
@@ -57,24 +57,24 @@ impl InHand {
     }
 
     pub fn claim_unanswered(&self, claimed_at: Timestamp) {
-        self.lock().hand.claim_unanswered(claimed_at);
+        self.lock().jobs.claim_unanswered(claimed_at);
     }
 
     pub fn forget_unanswered(&self, until: Timestamp) {
-        self.lock().hand.forget_unanswered(until);
+        self.lock().jobs.forget_unanswered(until);
     }
 
     /// Whether a claim got no response, so that its jobs have to be looked for.
     pub fn has_unanswered(&self) -> bool {
-        !self.lock().hand.unanswered().is_empty()
+        !self.lock().jobs.unanswered().is_empty()
     }
 
     /// The current jobs in hand.
-    pub fn snapshot(&self) -> Hand {
-        self.lock().hand.clone()
+    pub fn snapshot(&self) -> LauncherJobs {
+        self.lock().jobs.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, LauncherHand> {
+    fn lock(&self) -> MutexGuard<'_, LauncherState> {
         // No change to the hand can panic half-way.
         self.0.lock()
     }
@@ -89,8 +89,8 @@ impl HeldJob {
 
     fn release(&mut self) -> bool {
         let Some(job_id) = self.job_id.take() else { return false };
-        let mut launcher = self.in_hand.lock();
-        launcher.hand.put_down(job_id);
+        let mut launcher = self.held_jobs.lock();
+        launcher.jobs.put_down(job_id);
         launcher.passed_over.remove(&job_id) | launcher.pending_again.remove(&job_id)
     }
 }
@@ -111,30 +111,30 @@ mod tests {
 
     #[test]
     fn a_job_that_a_claim_left_out_is_reported_when_it_is_put_down() {
-        let in_hand = InHand::default();
-        let (first, second) = (in_hand.take_up(job_id(1)).unwrap(), in_hand.take_up(job_id(2)).unwrap());
-        assert_eq!(in_hand.pass_over(), [job_id(1), job_id(2)]);
-        in_hand.forget_passed_over(job_id(2));
+        let held_jobs = HeldJobs::default();
+        let (first, second) = (held_jobs.take_up(job_id(1)).unwrap(), held_jobs.take_up(job_id(2)).unwrap());
+        assert_eq!(held_jobs.pass_over(), [job_id(1), job_id(2)]);
+        held_jobs.forget_passed_over(job_id(2));
         assert_eq!((first.put_down(), second.put_down()), (true, false));
-        assert!(in_hand.pass_over().is_empty());
+        assert!(held_jobs.pass_over().is_empty());
     }
 
     #[test]
     fn a_job_that_is_put_down_can_be_taken_up_again_before_its_former_hold_is_gone() {
-        let in_hand = InHand::default();
-        assert!(!in_hand.take_up(job_id(1)).unwrap().put_down());
-        let again = in_hand.take_up(job_id(1)).unwrap();
-        assert!(in_hand.take_up(job_id(1)).is_none());
+        let held_jobs = HeldJobs::default();
+        assert!(!held_jobs.take_up(job_id(1)).unwrap().put_down());
+        let again = held_jobs.take_up(job_id(1)).unwrap();
+        assert!(held_jobs.take_up(job_id(1)).is_none());
         drop(again);
-        assert!(in_hand.take_up(job_id(1)).is_some());
+        assert!(held_jobs.take_up(job_id(1)).is_some());
     }
 
     #[test]
     fn a_job_that_becomes_pending_while_it_is_in_hand_is_reported_once() {
-        let in_hand = InHand::default();
-        let held = in_hand.take_up_pending(job_id(1)).unwrap();
-        assert!(in_hand.take_up_pending(job_id(1)).is_none());
+        let held_jobs = HeldJobs::default();
+        let held = held_jobs.take_up_pending(job_id(1)).unwrap();
+        assert!(held_jobs.take_up_pending(job_id(1)).is_none());
         assert!(held.put_down());
-        assert!(!in_hand.take_up_pending(job_id(1)).unwrap().put_down());
+        assert!(!held_jobs.take_up_pending(job_id(1)).unwrap().put_down());
     }
 }

@@ -1,5 +1,5 @@
-//! A network cable between the server and its Postgres. Unplugged, it loses everything and says nothing: connections stay
-//! open, new ones are accepted, and no byte gets through.
+//! A proxy between the server and its Postgres. While it is paused, connections stay open, new ones are accepted, and no
+//! byte gets through.
 
 use secrecy::ExposeSecret;
 use tokio::{
@@ -10,20 +10,20 @@ use tokio::{
 
 use ostler_server::Config;
 
-pub struct Cable {
-    plugged: watch::Sender<bool>,
+pub(crate) struct PausableProxy {
+    is_open: watch::Sender<bool>,
 }
 
-impl Cable {
-    /// Has the server of this configuration reach its Postgres through a cable.
-    pub async fn between(config: &mut Config) -> Self {
+impl PausableProxy {
+    /// Has the server of this configuration reach its Postgres through a proxy.
+    pub(crate) async fn between(config: &mut Config) -> Self {
         let url = config.store.database_url.as_ref().expect("the store is Postgres").expose_secret().to_owned();
         let (before, rest) = url.split_once('@').unwrap();
         let (host, database) = rest.split_once('/').unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         config.store.database_url = Some(format!("{before}@{address}/{database}").into());
-        let (plugged, watched) = watch::channel(true);
+        let (is_open, watched) = watch::channel(true);
         let host = host.to_owned();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -36,22 +36,22 @@ impl Cable {
                 });
             }
         });
-        Self { plugged }
+        Self { is_open }
     }
 
-    pub fn unplug(&self) {
-        self.plugged.send_replace(false);
+    pub(crate) fn pause(&self) {
+        self.is_open.send_replace(false);
     }
 
-    pub fn plug_in(&self) {
-        self.plugged.send_replace(true);
+    pub(crate) fn resume(&self) {
+        self.is_open.send_replace(true);
     }
 }
 
-async fn pass(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut plugged: watch::Receiver<bool>) {
+async fn pass(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut is_open: watch::Receiver<bool>) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read) = from.read(&mut buffer).await {
-        if read == 0 || plugged.wait_for(|plugged| *plugged).await.is_err() {
+        if read == 0 || is_open.wait_for(|is_open| *is_open).await.is_err() {
             return;
         }
         if to.write_all(&buffer[..read]).await.is_err() {

@@ -15,7 +15,7 @@ const START_ATTEMPTS_MAX: usize = 40;
 const START_PAUSE: Duration = Duration::from_millis(50);
 const LOG_BYTES_SHOWN_MAX: usize = 1_500;
 
-pub struct Home {
+pub(crate) struct ServerHost {
     ostler: PathBuf,
     scratch: TempDir,
     pub data_dir: PathBuf,
@@ -26,12 +26,12 @@ pub struct Home {
     pub environment: Vec<(String, String)>,
 }
 
-impl Home {
-    pub fn new(ostler: &Path) -> Result<Self, String> {
+impl ServerHost {
+    pub(crate) fn new(ostler: &Path) -> Result<Self, String> {
         let scratch = tempfile::Builder::new().prefix("ostler-torture-").tempdir();
         let scratch = scratch.map_err(|error| format!("no scratch directory: {error}"))?;
         let data_dir = scratch.path().join("data");
-        let mut home = Self {
+        let mut host = Self {
             ostler: ostler.to_owned(),
             scratch,
             data_dir,
@@ -48,26 +48,26 @@ impl Home {
             ("OSTLER_MESH__REGISTRATIONS_PER_HOUR_MAX", "1000000"),
             ("OSTLER_MESH__REGISTRATIONS_PER_HOUR_TOTAL_MAX", "1000000"),
         ] {
-            home.set(name, value);
+            host.set(name, value);
         }
-        Ok(home)
+        Ok(host)
     }
 
-    pub fn set(&mut self, name: &str, value: &str) {
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.environment.push((name.into(), value.into()));
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
     /// Holds the milliseconds that the wall clock of a server is off.
-    pub fn clock_file(&self, number: usize) -> PathBuf {
+    pub(crate) fn clock_file(&self, number: usize) -> PathBuf {
         self.path(&format!("clock-{number}"))
     }
 
     /// Holds the milliseconds that the clock of the database is off, as all servers read it.
-    pub fn database_clock_file(&self) -> PathBuf {
+    pub(crate) fn database_clock_file(&self) -> PathBuf {
         self.path("database-clock")
     }
 
@@ -76,19 +76,19 @@ impl Home {
     }
 
     /// What all servers of this home wrote to stderr.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let bytes = std::fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    pub fn log_end(&self) -> String {
+    pub(crate) fn log_end(&self) -> String {
         let log = self.log();
         let start = log.len().saturating_sub(LOG_BYTES_SHOWN_MAX);
         log.char_indices().find(|(at, _)| *at >= start).map_or(String::new(), |(at, _)| log[at..].to_owned())
     }
 
     /// Keeps a copy of the log for people to read.
-    pub fn keep_log(&self, to: &Path) {
+    pub(crate) fn keep_log(&self, to: &Path) {
         let _ = to.parent().map(std::fs::create_dir_all);
         let _ = std::fs::copy(self.log_file(), to);
     }
@@ -108,7 +108,7 @@ impl Home {
     }
 
     /// Starts the server with this number at `host:port`, or anywhere with port 0.
-    pub fn serve(&self, number: usize, address: &str) -> Result<Server, String> {
+    pub(crate) fn serve(&self, number: usize, address: &str) -> Result<Server, String> {
         for _ in 0..START_ATTEMPTS_MAX {
             let log = File::options().create(true).append(true).open(self.log_file());
             let log = log.map_err(|error| format!("no log: {error}"))?;
@@ -125,12 +125,12 @@ impl Home {
     }
 
     /// `ostler verify`. Fails if a stored chain does not fit.
-    pub fn verify(&self) -> Result<(), String> {
+    pub(crate) fn verify(&self) -> Result<(), String> {
         self.run(&["verify"], self.direct_url.as_ref()).map(drop)
     }
 
     /// Checks a consent ledger that was exported, without a server.
-    pub fn verify_ledger(&self, ledger: &str) -> Result<(), String> {
+    pub(crate) fn verify_ledger(&self, ledger: &str) -> Result<(), String> {
         let file = self.path("ledger.jsonl");
         std::fs::write(&file, ledger).map_err(|error| error.to_string())?;
         self.run(&["consent", "verify", &file.to_string_lossy()], None).map(drop)

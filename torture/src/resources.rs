@@ -1,4 +1,4 @@
-//! What an engine's campaign has from its first round to its last: the program, the threads of the load, and on Postgres
+//! What an engine's campaign uses from its first round to its last: the program, the threads of the load, and on Postgres
 //! the private cluster with a proxy in front of it for each server.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,20 +15,20 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// Servers that share one Postgres, at most.
-pub const REPLICAS_MAX: usize = 2;
+pub(crate) const REPLICAS_MAX: usize = 2;
 const LOAD_THREADS: usize = 2;
 const POWER_IMAGE_BYTES: u64 = 640 * 1024 * 1024;
 const TRIED_IMAGE_BYTES: u64 = 8 * 1024 * 1024;
 const SQL_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub(crate) enum Engine {
     Sqlite,
     Postgres,
 }
 
 impl Engine {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
@@ -38,14 +38,14 @@ impl Engine {
 
 /// How large the probes are that are about size.
 #[derive(Clone, Copy)]
-pub struct Scale {
+pub(crate) struct Scale {
     pub followers: usize,
     pub memory_for: Duration,
 }
 
 impl Scale {
     /// In an hour there is time for ten minutes of appends; in a test run there is not.
-    pub fn of(minutes: f64) -> Self {
+    pub(crate) fn of(minutes: f64) -> Self {
         match minutes {
             30.0.. => Self { followers: 2_000, memory_for: Duration::from_secs(600) },
             _ => Self { followers: 400, memory_for: Duration::from_secs(8) },
@@ -53,7 +53,7 @@ impl Scale {
     }
 }
 
-pub struct Stage {
+pub(crate) struct CampaignResources {
     pub engine: Engine,
     pub ostler: PathBuf,
     pub scale: Scale,
@@ -66,13 +66,13 @@ pub struct Stage {
     databases: u64,
 }
 
-pub struct Postgres {
+pub(crate) struct Postgres {
     pub cluster: Cluster,
     /// One per server.
     pub proxies: Vec<Proxy>,
 }
 
-pub struct Power {
+pub(crate) struct Power {
     pub cluster: Cluster,
     /// `None` only while it is exchanged for its copy.
     pub disk: Option<LoopMount>,
@@ -81,9 +81,9 @@ pub struct Power {
     pub scratch: TempDir,
 }
 
-impl Stage {
+impl CampaignResources {
     /// Call this on a thread that outlives the campaign: Postgres ends with the thread that started it.
-    pub fn set(engine: Engine, ostler: &Path, scale: Scale) -> Result<Self, String> {
+    pub(crate) fn set(engine: Engine, ostler: &Path, scale: Scale) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(LOAD_THREADS).enable_all().build();
         let postgres = match engine {
             Engine::Sqlite => None,
@@ -102,18 +102,18 @@ impl Stage {
     }
 
     /// Creates a database in this cluster. Returns its name.
-    pub fn create_database(&mut self, cluster_url: &str) -> Result<String, String> {
+    pub(crate) fn create_database(&mut self, cluster_url: &str) -> Result<String, String> {
         self.databases += 1;
         let name = format!("torture_{}", self.databases);
         self.execute(cluster_url, &format!("CREATE DATABASE {name}"))?;
         Ok(name)
     }
 
-    pub fn drop_database(&self, cluster_url: &str, name: &str) -> Result<(), String> {
+    pub(crate) fn drop_database(&self, cluster_url: &str, name: &str) -> Result<(), String> {
         self.execute(cluster_url, &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
     }
 
-    pub fn execute(&self, url: &str, sql: &str) -> Result<(), String> {
+    pub(crate) fn execute(&self, url: &str, sql: &str) -> Result<(), String> {
         let work = async {
             let mut connection = PgConnection::connect(url).await?;
             sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
@@ -124,7 +124,7 @@ impl Stage {
     }
 
     /// The cluster whose disk can lose power. Fails where loop mounts are not available.
-    pub fn power(&mut self) -> Result<&mut Power, String> {
+    pub(crate) fn power(&mut self) -> Result<&mut Power, String> {
         if self.power.is_none() {
             self.power = Some(Power::start()?);
         }
@@ -146,7 +146,7 @@ impl Postgres {
     }
 
     /// Ends every fault, whatever state a round left behind.
-    pub fn heal(&mut self) -> Result<(), String> {
+    pub(crate) fn heal(&mut self) -> Result<(), String> {
         self.proxies.iter().for_each(Proxy::heal);
         self.cluster.resume();
         // Fails while it runs, which is as well.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Caller, Engine, Setup, TestServer, eventually};
 
-pub const PROFILE: &str = "acted";
+pub(crate) const PROFILE: &str = "acted";
 
 /// Each line is a request. What it is about is recognised by its method.
 const SCRIPT: &str = r#"
@@ -59,18 +59,18 @@ done
 "#;
 
 /// Binds the server to a workspace, and chooses the profile of the agent for it.
-pub fn choose(setup: &mut Setup) {
+pub(crate) fn choose(setup: &mut Setup) {
     setup.bind_workspace();
     setup.config.change(|daemon: &mut DaemonSection| daemon.profile = PROFILE.into());
 }
 
 /// A server with the agent, and with tokens of a client and of a provider.
-pub async fn server(engine: Engine) -> TestServer {
+pub(crate) async fn server(engine: Engine) -> TestServer {
     server_with(engine, |_| ()).await
 }
 
 /// As [`server`], with other settings.
-pub async fn server_with(engine: Engine, change: impl FnOnce(&mut Setup)) -> TestServer {
+pub(crate) async fn server_with(engine: Engine, change: impl FnOnce(&mut Setup)) -> TestServer {
     let server = TestServer::with(engine, |setup| {
         choose(setup);
         setup.token("client", "client", &["local"]);
@@ -83,12 +83,12 @@ pub async fn server_with(engine: Engine, change: impl FnOnce(&mut Setup)) -> Tes
 }
 
 /// Stores the profile.
-pub async fn install(operator: &Caller) {
+pub(crate) async fn install(operator: &Caller) {
     install_command(operator, &format!("[\"/bin/sh\", \"-c\", '''{SCRIPT}''', \"--acp\"]")).await;
 }
 
 /// Stores the profile with another command.
-pub async fn install_command(operator: &Caller, command: &str) {
+pub(crate) async fn install_command(operator: &Caller, command: &str) {
     // The model that answers questions beside sessions. No test asks it.
     let auth = json!({"selectedType": "openai", "baseUrl": "https://models.example/v1"});
     let settings = json!({"security": {"auth": auth}, "model": {"name": "small"}});
@@ -103,7 +103,7 @@ pub async fn install_command(operator: &Caller, command: &str) {
 }
 
 /// Waits until a change of extensions has ended, and returns it.
-pub async fn ended(caller: &Caller, operation_id: &str) -> Value {
+pub(crate) async fn ended(caller: &Caller, operation_id: &str) -> Value {
     let path = format!("/workspace/extensions/operations/{operation_id}");
     eventually("the change ends", async || {
         let operation = caller.get(&path).await.with_status(200);

@@ -23,7 +23,7 @@ use crate::{
 const FOUND_MAX: usize = 20;
 
 /// The rows of one session that are compared here. `reply_seqs` is a column of commands that is read on its own.
-pub struct RowsBeside<'a> {
+pub struct DerivedRows<'a> {
     pub session: &'a Session,
     pub runs: &'a [Run],
     pub commands: &'a [Command],
@@ -33,7 +33,7 @@ pub struct RowsBeside<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct DerivedState {
     session_digest: Option<String>,
     permissions: BTreeMap<(RunId, PermissionId), PermissionRequest>,
     commands: BTreeMap<CommandId, CommandBeside>,
@@ -70,7 +70,7 @@ struct AuditFields {
     edited: Option<EditedArguments>,
 }
 
-impl Beside {
+impl DerivedState {
     pub(super) fn apply(&mut self, event: &Event) {
         let Some(text) = event.payload.as_deref() else { return };
         let Ok(raw) = RawJson::parse(text.to_owned()) else { return };
@@ -142,6 +142,7 @@ impl Beside {
             tool_call_id: ask.tool_call_id,
             options: ask.options,
             digest: ask.digest.to_ascii_lowercase(),
+            server_digest: ask.server_digest,
             editable: ask.editable,
             edited: None,
             round: 0,
@@ -169,6 +170,7 @@ impl Beside {
             tool_call_id: None,
             options: vec![],
             digest: String::new(),
+            server_digest: None,
             editable: None,
             edited: fields.edited,
             deadline: event.created_at,
@@ -199,12 +201,12 @@ impl Beside {
 }
 
 #[derive(Default)]
-struct FoundBeside(Vec<String>);
+struct FoundDifferences(Vec<String>);
 
-impl FoundBeside {
+impl FoundDifferences {
     fn check(&mut self, holds: bool, row: &str, column: &str) {
         if !holds && self.0.len() < FOUND_MAX {
-            self.0.push(format!("{row}: {column} is not what the events say"));
+            self.0.push(format!("{row}: {column} differs from the events"));
         }
     }
 }
@@ -212,12 +214,12 @@ impl FoundBeside {
 impl Replay {
     /// As [`Replay::differences`], for the rows beside. Empty if the session was erased; rows of runs whose payloads were
     /// removed are left out.
-    pub fn differences_beside(&self, rows: &RowsBeside<'_>) -> Vec<String> {
-        let (beside, mut found) = (&self.beside, FoundBeside::default());
+    pub fn differences_of_derived_rows(&self, rows: &DerivedRows<'_>) -> Vec<String> {
+        let (derived, mut found) = (&self.derived, FoundDifferences::default());
         if self.lacks_own_payloads || rows.session.erased_at.is_some() {
             return found.0;
         }
-        if let Some(digest) = &beside.session_digest {
+        if let Some(digest) = &derived.session_digest {
             let what = "what it was created with (tenant, name, owner, idempotency key, metadata, time)";
             found.check(*digest == rows.session.record_digest(), "session", what);
         }
@@ -239,10 +241,10 @@ impl Replay {
         command: &Command,
         commands: &BTreeMap<CommandId, &Command>,
         reply_seq: Option<i64>,
-        found: &mut FoundBeside,
+        found: &mut FoundDifferences,
     ) {
         let row = format!("command {}", command.command_id);
-        let Some(replayed) = self.beside.commands.get(&command.command_id) else { return };
+        let Some(replayed) = self.derived.commands.get(&command.command_id) else { return };
         if let Some(digest) = &replayed.record_digest {
             let what = "what it was created with (type, payload, payload_hash, idempotency key, submitter, time)";
             found.check(*digest == command.record_digest(), &row, what);
@@ -258,16 +260,16 @@ impl Replay {
             }
         };
         found.check(target_fits, &row, "target_command_id");
-        let attempts = self.beside.attempts.get(&command.run_id);
+        let attempts = self.derived.attempts.get(&command.run_id);
         let is_attempt = |id| attempts.is_some_and(|attempts| attempts.contains(&id));
         found.check(command.attempt_id.is_none_or(is_attempt), &row, "attempt_id");
         let picked = self.commands.get(&command.command_id).and_then(|command| command.fold.pick());
         found.check(reply_seq == picked.map(|pick| pick.session_seq), &row, "reply_session_seq");
     }
 
-    fn check_permissions(&self, rows: &RowsBeside<'_>, found: &mut FoundBeside) {
+    fn check_permissions(&self, rows: &DerivedRows<'_>, found: &mut FoundDifferences) {
         let stored: BTreeMap<_, _> = rows.permissions.iter().map(|p| ((p.run_id, p.permission_id), p)).collect();
-        for (place, replayed) in self.beside.permissions.iter().filter(|(place, _)| self.has_payloads_of(place.0)) {
+        for (place, replayed) in self.derived.permissions.iter().filter(|(place, _)| self.has_payloads_of(place.0)) {
             let row = format!("permission {} of {}", place.1, place.0);
             match stored.get(place) {
                 None => found.check(false, &row, "its absence"),
@@ -275,22 +277,27 @@ impl Replay {
             }
         }
         let is_unknown = |place: &&(RunId, PermissionId)| {
-            self.has_payloads_of(place.0) && !self.beside.permissions.contains_key(place)
+            self.has_payloads_of(place.0) && !self.derived.permissions.contains_key(place)
         };
         for (run_id, permission_id) in stored.keys().filter(is_unknown) {
             found.check(false, &format!("permission {permission_id} of {run_id}"), "its presence");
         }
         for run in rows.runs.iter().filter(|run| self.has_payloads_of(run.run_id)) {
             let is_open = |p: &&PermissionRequest| p.run_id == run.run_id && p.status == PermissionStatus::Pending;
-            let open = self.beside.permissions.values().filter(is_open).count() as i64;
+            let open = self.derived.permissions.values().filter(is_open).count() as i64;
             found.check(run.open_permissions == open, &format!("run {}", run.run_id), "open_permissions");
         }
     }
 
     /// A job's phase is its launcher's to report, and most reports are no events; that a job was there can be known.
-    fn check_jobs(&self, rows: &RowsBeside<'_>, commands: &BTreeMap<CommandId, &Command>, found: &mut FoundBeside) {
+    fn check_jobs(
+        &self,
+        rows: &DerivedRows<'_>,
+        commands: &BTreeMap<CommandId, &Command>,
+        found: &mut FoundDifferences,
+    ) {
         let standing = rows.runs.iter().filter_map(|run| run.standing_job_id);
-        for id in self.beside.jobs.iter().copied().chain(standing).collect::<BTreeSet<_>>() {
+        for id in self.derived.jobs.iter().copied().chain(standing).collect::<BTreeSet<_>>() {
             let is_stored = rows.jobs.iter().any(|job| job.runner_job_id == id);
             found.check(is_stored, &format!("runner job {id}"), "its absence");
         }
@@ -306,7 +313,7 @@ impl Replay {
     }
 }
 
-fn check_permission(row: &str, stored: &PermissionRequest, replayed: &PermissionRequest, found: &mut FoundBeside) {
+fn check_permission(row: &str, stored: &PermissionRequest, replayed: &PermissionRequest, found: &mut FoundDifferences) {
     // A NUL cannot be stored.
     let same = |stored: Option<&str>, replayed: Option<&str>| {
         stored.map(str::to_owned) == replayed.map(|text| text.replace('\0', "\u{fffd}"))
@@ -321,6 +328,7 @@ fn check_permission(row: &str, stored: &PermissionRequest, replayed: &Permission
     found.check(same(stored.tool_call_id.as_deref(), replayed.tool_call_id.as_deref()), row, "tool_call_id");
     found.check(stored.options == replayed.options, row, "options");
     found.check(stored.digest == replayed.digest, row, "digest");
+    found.check(stored.server_digest == replayed.server_digest, row, "server_digest");
     // An event without the deadline that holds, of an earlier version or near the limit of its size, does not state the policy of
     // its run, which may end the request earlier.
     let deadlines = replayed.created_at.as_microsecond()..=replayed.deadline.as_microsecond();

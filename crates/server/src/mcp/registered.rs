@@ -13,7 +13,7 @@ pub enum ServerOrigin {
 
 /// A server that there is.
 #[derive(Clone, Debug)]
-pub struct KnownServer {
+pub struct RegisteredServer {
     pub name: String,
     pub server: McpServer,
     /// Of its configuration.
