@@ -51,7 +51,7 @@ use crate::{
     },
     secrets::SecretStore,
     service::{codex_program::CodexProbe, health::StoreCheck, replay_throttle::ReplayThrottle},
-    traces::{Span, Traces, note_run},
+    traces::{Span, Traces, inherit_subject, note_run},
     worker::wakeups::Pending,
 };
 
@@ -289,7 +289,7 @@ impl App {
         &self,
         work: impl FnOnce(App) -> F,
     ) -> Result<T, Failure> {
-        tokio::spawn(work(self.clone()).in_current_span()).await.map_err(Failure::internal)?
+        tokio::spawn(inherit_subject(work(self.clone())).in_current_span()).await.map_err(Failure::internal)?
     }
 
     /// Runs work that revokes a right to completion, then clears the cache of authenticated callers.
@@ -391,9 +391,15 @@ impl App {
     /// The run, if the caller may see it. A run of another tenant or user is reported like an absent one, so that ids
     /// cannot be probed.
     pub async fn visible_run(&self, caller: &Principal, run_id: RunId) -> Result<RunRef, Failure> {
+        let run = self.readable_run(caller, run_id).await?;
+        note_run(&run.tenant_id, run.session, run.run_id);
+        Ok(run)
+    }
+
+    /// As [`App::visible_run`], for a run that the operation reads and is not about.
+    pub(crate) async fn readable_run(&self, caller: &Principal, run_id: RunId) -> Result<RunRef, Failure> {
         let run = self.run_ref(run_id).await?;
         caller.may_read(&run).map_err(|_| Failure::not_found("run"))?;
-        note_run(&run);
         Ok(run)
     }
 
@@ -401,14 +407,14 @@ impl App {
     pub async fn visible_command(&self, caller: &Principal, command_id: CommandId) -> Result<RunRef, Failure> {
         let run = self.command_ref(command_id).await?;
         caller.may_read(&run).map_err(|_| Failure::not_found("command"))?;
-        note_run(&run);
+        note_run(&run.tenant_id, run.session, run.run_id);
         Ok(run)
     }
 
     /// Caches a run that this operation has created.
     pub fn created_run(&self, run: &Run, session: &Session) -> RunRef {
         let run = self.remember_run(run, session);
-        note_run(&run);
+        note_run(&run.tenant_id, run.session, run.run_id);
         run
     }
 

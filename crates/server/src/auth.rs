@@ -9,7 +9,7 @@ use ostler_protocol::{
     tokens::TokenRole,
 };
 
-use crate::app::RunRef;
+use crate::{app::RunRef, traces::note_tenant};
 
 mod authenticator;
 mod issuers;
@@ -223,13 +223,17 @@ impl Principal {
         }
     }
 
-    /// The tenants that a list covers: the requested one, or all that the caller may see. `None` means every tenant.
+    /// The tenants that a list covers: the requested one, or all that the caller may see. `None` means every tenant. A
+    /// requested tenant that the caller may see is noted for the trace.
     pub fn tenants_within(&self, requested: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
         match (requested, self.tenants()) {
             (Some(tenant), Some(own)) if !own.iter().any(|t| t == tenant) => {
                 Err(Failure::rule(Rule::Tenant, "this token is not for that tenant"))
             }
-            (Some(tenant), _) => Ok(Some(vec![tenant.to_owned()])),
+            (Some(tenant), _) => {
+                note_tenant(tenant);
+                Ok(Some(vec![tenant.to_owned()]))
+            }
             (None, own) => Ok(own.map(<[String]>::to_vec)),
         }
     }

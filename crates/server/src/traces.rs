@@ -8,11 +8,10 @@ use http::{HeaderMap, Method, StatusCode};
 use ostler_protocol::{
     FailureKind, Timestamp,
     ids::{RunId, SessionId, TraceId},
+    redaction::Redactor,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-
-use crate::app::RunRef;
 
 /// Maximum number of queued spans; further ones are dropped.
 const QUEUE_SPANS_MAX: usize = 2_048;
@@ -59,37 +58,74 @@ pub enum Transport {
 }
 
 /// What an operation is about, as far as it is known when the operation ends. The functions that find a run or a session for
-/// a caller note it.
+/// a caller, or authorise the caller for a tenant, note it. Of several, the first is recorded.
 #[derive(Default)]
 pub struct Subject {
     tenant_id: OnceLock<String>,
     session: OnceLock<SessionId>,
     run_id: OnceLock<RunId>,
+    operation: OnceLock<&'static str>,
 }
 
 tokio::task_local! {
-    static SUBJECT: Arc<Subject>;
+    /// `None` in a task that was spawned by an operation that is not traced.
+    static SUBJECT: Option<Arc<Subject>>;
 }
 
 impl Subject {
     /// Runs an operation whose subject is noted here.
     pub async fn of<F: Future>(self: Arc<Self>, operation: F) -> F::Output {
-        SUBJECT.scope(self, operation).await
+        SUBJECT.scope(Some(self), operation).await
+    }
+
+    pub(crate) fn note_tenant(&self, tenant_id: &str) {
+        self.tenant_id.get_or_init(|| tenant_id.to_owned());
     }
 }
 
-/// Notes the session that the current operation is about. Does nothing if the operation is not traced.
-pub fn note_session(tenant_id: &str, session: SessionId) {
+/// The future of a task that the current operation spawns. What the task notes is noted of the operation.
+pub(crate) fn inherit_subject<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let subject = SUBJECT.try_with(Clone::clone).unwrap_or_default();
+    SUBJECT.scope(subject, work)
+}
+
+/// Notes a fact about the current operation. Does nothing, and allocates nothing, if the operation is not traced.
+fn note(fact: impl FnOnce(&Subject)) {
     let _ = SUBJECT.try_with(|subject| {
-        subject.tenant_id.get_or_init(|| tenant_id.to_owned());
+        if let Some(subject) = subject {
+            fact(subject);
+        }
+    });
+}
+
+/// Notes the tenant that the current operation is about, if it is about no session or its session is not known yet.
+pub fn note_tenant(tenant_id: &str) {
+    note(|subject| subject.note_tenant(tenant_id));
+}
+
+/// Notes the session that the current operation is about.
+pub fn note_session(tenant_id: &str, session: SessionId) {
+    note(|subject| {
+        subject.note_tenant(tenant_id);
         subject.session.get_or_init(|| session);
     });
 }
 
-/// As [`note_session`], with the run.
-pub(crate) fn note_run(run: &RunRef) {
-    note_session(&run.tenant_id, run.session);
-    let _ = SUBJECT.try_with(|subject| subject.run_id.get_or_init(|| run.run_id).to_owned());
+/// As [`note_session`], with the run. A run of another session than the operation's is not recorded.
+pub fn note_run(tenant_id: &str, session: SessionId, run_id: RunId) {
+    note(|subject| {
+        subject.note_tenant(tenant_id);
+        if *subject.session.get_or_init(|| session) == session {
+            subject.run_id.get_or_init(|| run_id);
+        }
+    });
+}
+
+/// Notes which operation the current request is, for a route that serves several. Of a batch, the first is recorded.
+pub fn note_operation(name: &'static str) {
+    note(|subject| {
+        subject.operation.get_or_init(|| name);
+    });
 }
 
 impl Traces {
@@ -139,14 +175,14 @@ pub(crate) fn text(key: &str, value: &str) -> Value {
 }
 
 impl Span {
-    pub(crate) fn json(&self, span_id: &str) -> Value {
+    pub(crate) fn json(&self, span_id: &str, redactor: &Redactor) -> Value {
         let own = self.trace_id.to_string();
         let own = own.rsplit_once('_').map_or(own.as_str(), |(_, body)| body);
         let parent = self.parent.as_ref();
         let (name, mut attributes) = self.transport.describe();
         attributes.push(text("ostler.trace_id", &self.trace_id.to_string()));
         attributes.extend(self.failure.map(|kind| text("error.type", kind.as_str())));
-        attributes.extend(self.subject.attributes());
+        attributes.extend(self.subject.attributes(redactor));
         let is_failed = match &self.transport {
             Transport::Http { status, .. } => status.is_server_error(),
             Transport::Rpc { .. } => self.failure.is_some_and(|kind| kind.row().status >= 500),
@@ -188,11 +224,13 @@ impl Transport {
 }
 
 impl Subject {
-    fn attributes(&self) -> impl Iterator<Item = Value> {
-        let tenant_id = self.tenant_id.get().map(|tenant_id| text("ostler.tenant_id", tenant_id));
+    /// What is known of the subject. The tenant is redacted, because an operator may send any text as one.
+    fn attributes(&self, redactor: &Redactor) -> impl Iterator<Item = Value> {
+        let tenant_id = self.tenant_id.get().map(|tenant_id| text("ostler.tenant_id", &redactor.redact(tenant_id)));
         let session = self.session.get().map(|session| text("ostler.session_id", &session.to_string()));
         let run_id = self.run_id.get().map(|run_id| text("ostler.run_id", &run_id.to_string()));
-        [tenant_id, session, run_id].into_iter().flatten()
+        let operation = self.operation.get().map(|operation| text("ostler.operation", operation));
+        [tenant_id, session, run_id, operation].into_iter().flatten()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::{Router, extract::State, routing::post};
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, Identity, TestServer, eventually, fresh, one_engine};
+use crate::harness::{Answer, EXTERNAL, Engine, Identity, TestServer, eventually, fresh, id, one_engine, run_body};
 
 type Received = Arc<Mutex<Vec<Value>>>;
 
@@ -67,6 +67,85 @@ async fn a_request_is_exported_in_its_callers_trace(engine: Engine) {
     assert_eq!(attribute(span, "ostler.session_id"), Value::Null, "a run that does not exist has none");
     let everything = Value::from(find(&|_| true)).to_string();
     assert!(!everything.contains(&server.operator_token()) && !everything.contains(&path), "{everything}");
+}
+
+/// The span of an answered request.
+async fn span_of(received: &Received, answer: &Answer) -> Value {
+    let trace_id = json!({"stringValue": answer.headers["x-trace-id"].to_str().unwrap()});
+    let is_of_answer = |span: &&Value| attribute(span, "ostler.trace_id") == trace_id;
+    eventually("the span of the request arrives", async || received.lock().unwrap().iter().find(is_of_answer).cloned())
+        .await
+}
+
+#[one_engine]
+async fn a_span_has_the_operation_its_tenant_and_its_session(engine: Engine) {
+    let (address, received) = collector().await;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.log.otlp_endpoint = Some(address);
+        setup.token("client", "client", &["hwlab"]);
+        setup.token("runner", "runner", &["hwlab"]);
+    })
+    .await;
+    let facts = async |answer: &Answer| {
+        assert!((200..300).contains(&answer.status), "{}: {}", answer.status, answer.text);
+        let span = span_of(&received, answer).await;
+        let fact = |name: &str| attribute(&span, &format!("ostler.{name}"))["stringValue"].clone();
+        [fact("tenant_id"), fact("session_id"), fact("run_id"), fact("operation")]
+    };
+    let none = Value::Null;
+    let of_run = |run: &Value| [run["tenantId"].clone(), run["sessionId"].clone(), run["runId"].clone(), Value::Null];
+
+    let of_tenant = [json!("hwlab"), none.clone(), none.clone(), none.clone()];
+    let listed = server.get("/api/v1/runs?tenantId=hwlab").await;
+    assert_eq!(facts(&listed).await, of_tenant, "the tenant that the request names");
+    let listed = server.caller("client").get("/api/v1/runs").await;
+    assert_eq!(facts(&listed).await, of_tenant, "the only tenant of the caller");
+
+    let mut body = run_body();
+    body["idempotencyKey"] = json!("key-1");
+    let run = server.post("/api/v1/runs", &body).await.with_status(201);
+    let repeated = server.post("/api/v1/runs", &body).await;
+    assert_eq!(facts(&repeated).await, of_run(&run), "the run that exists");
+    let mut body = run_body();
+    body["retryOf"] = run["runId"].clone();
+    let retried = server.post("/api/v1/runs", &body).await;
+    assert_eq!(facts(&retried).await, of_run(&retried.body), "the new run, and not the one that it repeats");
+    let (session_id, run_id) = (id(&run, "sessionId"), id(&run, "runId"));
+    let trace = server.get(&format!("/api/v1/sessions/{session_id}/trace?runId={run_id}")).await;
+    assert_eq!(facts(&trace).await, of_run(&run));
+
+    let (external, _) = server.start_with("hi", |body| body["backendProfile"] = json!(EXTERNAL)).await;
+    let claim = json!({"runnerId": "mine", "profiles": [EXTERNAL], "waitMs": 0});
+    let claimed = server.caller("runner").post("/api/v1/runner-jobs/claim", &claim).await;
+    assert_eq!(facts(&claimed).await, of_run(&server.run(&external).await), "the run whose job was claimed");
+
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "list_permission_requests", "arguments": {"runId": run_id}}});
+    let request = server.request("POST", "/mcp").header("accept", "application/json");
+    let request = request.header("content-type", "application/json").body(call.to_string());
+    let called = server.send(request).await;
+    let [tenant, session, run, _] = of_run(&run);
+    assert_eq!(facts(&called).await, [tenant, session, run, json!("list_permission_requests")]);
+
+    let opened = server.post("/session", &json!({})).await;
+    let session = server.get(&format!("/api/v1/sessions/{}", id(&opened.body, "sessionId"))).await.ok();
+    let of_session = [session["tenantId"].clone(), session["sessionId"].clone(), none.clone(), none.clone()];
+    assert_eq!(facts(&opened).await, of_session, "the session that was opened");
+
+    let [tenant, thread, ..] = facts(&server.say("run-1", "hi").await).await;
+    assert!(thread.as_str().is_some_and(|thread| thread.starts_with("ses_")), "{thread}");
+    let history = server.get("/api/v1/agent/history").await;
+    assert_eq!(facts(&history).await, [tenant.clone(), thread, none.clone(), none], "the newest thread");
+
+    // A task submits the run, so that the client may disconnect.
+    let automation = json!({"title": "Digest", "timezone": "UTC", "config": {"input_template": "hi",
+        "schedule": {"type": "daily", "run_at": {"hour": 7, "minute": 0}}}});
+    let automation = id(&server.post("/api/v1/automations", &automation).await.with_status(201), "id");
+    let started = server.post(&format!("/api/v1/automations/{automation}/start"), &json!({})).await;
+    let [of_start, thread, run, _] = facts(&started).await;
+    assert_eq!(of_start, tenant);
+    let is_id = |value: &Value, prefix: &str| value.as_str().is_some_and(|id| id.starts_with(prefix));
+    assert!(is_id(&thread, "ses_") && is_id(&run, "run_"), "{thread} {run}");
 }
 
 #[one_engine]

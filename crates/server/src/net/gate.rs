@@ -87,6 +87,11 @@ pub async fn gate(State(gate): State<Gate>, mut request: Request, next: Next) ->
     let sent_body = SentBody::default();
     let mut response = match admitted {
         Ok(principal) => {
+            // A caller with one tenant acts in no other.
+            let tenants = principal.as_ref().and_then(Principal::tenants);
+            if let (Some((_, subject)), Some([only])) = (&traced, tenants) {
+                subject.note_tenant(only);
+            }
             // Held until there is a response.
             let share = share_budget(app, peer, principal.as_ref(), &mut request);
             if share.is_some() {

@@ -37,6 +37,7 @@ use crate::{
     app::{App, RunRef},
     auth::Principal,
     recheck::SessionWatch,
+    traces::note_session,
 };
 
 const POLL_LIMIT_DEFAULT: u32 = 20;
@@ -97,6 +98,7 @@ pub async fn find_by_key(
         return Ok(None);
     };
     caller.may_control(&session)?;
+    note_session(&session.tenant_id, session.session);
     let found = store::kernel::commands::find_by_key(&app.db, session.session, &session.public_id(), key).await?;
     let Some(found) = found else { return Ok(None) };
     let bytes = request.payload.as_str().len();

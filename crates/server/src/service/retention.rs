@@ -26,6 +26,7 @@ use crate::{
     app::App,
     auth::{Access, Principal},
     dialect::{Dialects, ListRemovable, Ownership, RetentionStep},
+    traces::{note_session, note_tenant},
 };
 
 /// Rows of a list that is read at once.
@@ -319,6 +320,7 @@ pub async fn place_hold(app: &App, caller: &Principal, request: PlaceHold) -> Re
 /// A hold for a misspelt tenant would protect nothing, and a sweep of it would remove nothing. Rows of a tenant that the policy
 /// no longer lists still count.
 async fn check_tenant(app: &App, tenant: &str) -> Result<(), Failure> {
+    note_tenant(tenant);
     let Err(unknown) = app.config.policy.tenant(tenant) else { return Ok(()) };
     let stored = store::retention::list_tenants(&app.db).await?;
     if stored.iter().any(|stored| stored == tenant) { Ok(()) } else { Err(unknown) }
@@ -338,6 +340,11 @@ pub async fn release_hold(app: &App, caller: &Principal, hold_id: HoldId) -> Res
     Access::Operate.admit(caller)?;
     let released = store::retention::update_released(&app.db, hold_id, &caller.name(), app.now()).await?;
     let released = released.ok_or_else(|| Failure::not_found("hold"))?;
+    match (&released.tenant_id, released.session) {
+        (Some(tenant_id), Some(session)) => note_session(tenant_id, session),
+        (Some(tenant_id), None) => note_tenant(tenant_id),
+        (None, _) => {}
+    }
     tracing::info!(hold = %hold_id, by = caller.name(), "a legal hold was released");
     Ok(released)
 }

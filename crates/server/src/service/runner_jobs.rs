@@ -29,6 +29,7 @@ use crate::{
     auth::{Access, Principal},
     job_queues::WantedJobs,
     recheck::Recheck,
+    traces::note_run,
 };
 
 /// Creates a job that starts a runner for the run. Returns at once; a launcher starts the runner later.
@@ -240,6 +241,7 @@ async fn take(app: &App, wanted: &WantedJobs, runner_id: &str) -> Result<Option<
         let Some(runner_job) = claimed else { return Ok(None) };
         let run = lookup::run_unchecked(app, runner_job.run_id).await?;
         if run.unfinished_commands > 0 && !run.status.is_terminal() {
+            note_run(&run.tenant_id, run.session, run.run_id);
             return Ok(Some(ClaimedRunnerJob { runner_job, run }));
         }
         let summary = RawJson::of(&json!({"status": "idle", "message": "there was nothing left to do"}));

@@ -33,7 +33,13 @@ use super::{
     requests::{check_chosen, check_key, id_range, reason},
     runner_jobs, session_storage,
 };
-use crate::{app::App, auth::Principal, dialect::Dialects, launcher::workspaces};
+use crate::{
+    app::App,
+    auth::Principal,
+    dialect::Dialects,
+    launcher::workspaces,
+    traces::{note_run, note_session, note_tenant},
+};
 
 /// Creates a run. Idempotent: the same key and body return the same run.
 pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result<Created<CreatedRun>, Failure> {
@@ -68,7 +74,7 @@ async fn create_in(
     let request = with_profile(request, profile?);
     let admitted = admit(app, caller, &request).await?;
     if let Some(repeated) = request.retry_of {
-        app.visible_run(caller, repeated).await?;
+        app.readable_run(caller, repeated).await?;
     }
     let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let mut attempts = app.db.attempts(|| {
@@ -77,7 +83,9 @@ async fn create_in(
     loop {
         attempts.start_next()?;
         if let Some(existing) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
-            caller.may_read(&app.run_ref(existing.run.run_id).await?)?;
+            let run = app.run_ref(existing.run.run_id).await?;
+            caller.may_read(&run)?;
+            note_run(&run.tenant_id, run.session, run.run_id);
             return Ok(Created::existing(existing));
         }
         if request.command.is_some() {
@@ -131,6 +139,7 @@ async fn find_problems(
 pub async fn admit(app: &App, caller: &Principal, request: &CreateRun) -> Result<AdmittedRun, Failure> {
     let admitted = redacted(app, app.config.policy.admit(request)?)?;
     caller.may_submit(&admitted.tenant_id)?;
+    note_tenant(&admitted.tenant_id);
     workspaces::check(app, &admitted.tenant_id, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
     check_bundle(app, &admitted)?;
     app.name("projectId", &admitted.project_id)?;
@@ -217,7 +226,7 @@ fn check_first(first: &CreateCommand) -> Result<(), Failure> {
 /// Why a run that repeats another one has no input: retention removed it. `None` if it did not, or nothing is repeated.
 async fn removed_input(app: &App, caller: &Principal, request: &CreateRun) -> Result<Option<Failure>, Failure> {
     let Some(repeated) = request.retry_of else { return Ok(None) };
-    app.visible_run(caller, repeated).await?;
+    app.readable_run(caller, repeated).await?;
     let row = store::kernel::results::get(&app.db, repeated, None).await?;
     let removed_at = row.and_then(|row| row.payloads_removed_at);
     Ok(removed_at.map(|at| CreateRun::input_removed(repeated, at)))
@@ -257,6 +266,7 @@ async fn session(
         let existing = store::kernel::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await?;
         if let Some(session) = existing {
             caller.may_control(&session)?;
+            note_session(&session.tenant_id, session.session);
             session_storage::check_there(app, &session).await?;
             return Ok(Created::existing(session));
         }

@@ -36,7 +36,11 @@ use super::{
     requests::{check_chosen, check_key, id_range},
     runner_jobs, runs, session_storage,
 };
-use crate::{app::App, auth::Principal, traces::note_session};
+use crate::{
+    app::App,
+    auth::Principal,
+    traces::{note_run, note_session, note_tenant},
+};
 
 const LIST_LIMIT_DEFAULT: u32 = 50;
 
@@ -47,7 +51,10 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
     let tenant_id = request.tenant_id.as_deref();
     let tenant_id = tenant_id.ok_or_else(|| Failure::invalid(Rule::TenantIdRequired, "tenantId is required"));
     let tenant_id = problems.note(tenant_id.and_then(|tenant_id| app.config.policy.tenant(tenant_id)));
-    tenant_id.map_or(Ok(()), |tenant_id| caller.may_submit(tenant_id))?;
+    if let Some(tenant_id) = tenant_id {
+        caller.may_submit(tenant_id)?;
+        note_tenant(tenant_id);
+    }
     let profile = request.backend_profile.as_deref();
     let profile = profile.ok_or_else(|| Failure::invalid(Rule::BackendProfileRequired, "backendProfile is required"));
     let profile = problems.note(profile.and_then(|profile| app.config.policy.profile(profile)));
@@ -371,6 +378,7 @@ async fn run_within(app: &App, session: &Session, run_id: Option<&str>) -> Resul
     if run.session != session.session {
         return Err(Failure::not_found("run"));
     }
+    note_run(&run.tenant_id, run.session, run.run_id);
     Ok(Some(run.run_id))
 }
 

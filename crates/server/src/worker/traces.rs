@@ -58,7 +58,8 @@ async fn send(app: &App, client: &reqwest::Client, url: &str, batch: &[Span]) {
 
 /// OTLP's JSON: ids in hex, 64-bit numbers as text.
 fn message(app: &App, batch: &[Span]) -> Value {
-    let spans: Vec<_> = batch.iter().map(|span| span.json(&app.ids.body().simple().to_string()[16..])).collect();
+    let written = |span: &Span| span.json(&app.ids.body().simple().to_string()[16..], &app.redactor);
+    let spans: Vec<_> = batch.iter().map(written).collect();
     let attributes = [text("service.name", "ostler"), text("service.version", env!("CARGO_PKG_VERSION"))];
     json!({"resourceSpans": [{
         "resource": {"attributes": attributes},

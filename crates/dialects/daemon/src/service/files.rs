@@ -12,7 +12,7 @@ use ostler_protocol::{
     },
     kernel::provider_profiles::ProfileOwner,
 };
-use ostler_server::{app::App, auth::Principal};
+use ostler_server::{app::App, auth::Principal, traces::note_tenant};
 
 use super::lookup;
 use crate::{
@@ -26,7 +26,9 @@ const NO_WORKSPACE: &str = "no_workspace";
 
 /// The workspace, if the caller may use it.
 fn admit(app: &App, caller: &Principal) -> Result<Workspace, Failure> {
-    caller.may_submit(&DaemonState::of(app).config.tenant)?;
+    let tenant_id = &DaemonState::of(app).config.tenant;
+    caller.may_submit(tenant_id)?;
+    note_tenant(tenant_id);
     Workspace::open(app).map_err(|failure| match failure.broken_rule() {
         // As other failures of these routes.
         Some(Rule::NoWorkspace) => failure.detail(ERROR_KIND, NO_WORKSPACE),

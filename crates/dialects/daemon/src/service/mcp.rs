@@ -24,6 +24,7 @@ use ostler_server::{
     app::App,
     auth::{Access, Principal},
     mcp::{self, BudgetUse, ConnectionView, Mcp, McpNotice, McpProblem, RegisteredServer, ServerOrigin},
+    traces::note_tenant,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -47,7 +48,9 @@ pub(super) async fn find(app: &App, name: &str) -> Result<RegisteredServer, Fail
 /// Checks that the caller may read about the servers.
 fn check_read(app: &App, caller: &Principal) -> Result<(), Failure> {
     Access::Browse.admit(caller)?;
-    caller.is_of(workspace::tenant(app))
+    caller.is_of(workspace::tenant(app))?;
+    note_tenant(workspace::tenant(app));
+    Ok(())
 }
 
 pub(crate) async fn status(app: &App, caller: &Principal) -> Result<McpStatus, Failure> {

@@ -22,7 +22,12 @@ use ostler_protocol::{
         sessions::Session,
     },
 };
-use ostler_server::{app::App, auth::Principal, service::conversation};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    service::conversation,
+    traces::{note_session, note_tenant},
+};
 use ostler_store as store;
 use serde_json::{Value, json};
 
@@ -54,7 +59,9 @@ pub(crate) async fn create(
     let workspace = requested_workspace(app, request.cwd.as_deref()).await?;
     let tenant_id = app.config.policy.tenant(&DaemonState::of(app).config.tenant)?;
     caller.may_submit(tenant_id)?;
+    note_tenant(tenant_id);
     let (open, first_client) = open_or_attach(app, caller, tenant_id, workspace, scope).await?;
+    note_session(tenant_id, open.session.session);
     let is_new = first_client.is_some();
     let client_id = match first_client {
         Some(client) => client.client_id,

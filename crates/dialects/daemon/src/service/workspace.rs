@@ -9,6 +9,7 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     auth::{Access, Principal},
+    traces::note_tenant,
 };
 use tokio::sync::Mutex;
 
@@ -65,12 +66,14 @@ pub(crate) fn tenant(app: &App) -> &str {
 pub(crate) fn check_read(app: &App, caller: &Principal) -> Result<(), Failure> {
     Access::Browse.admit(caller)?;
     caller.is_of(tenant(app))?;
+    note_tenant(tenant(app));
     cwd(app).map(drop)
 }
 
 /// Checks that the caller may change documents of the workspace, for this client.
 pub(crate) async fn check_change(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
     caller.may_submit(tenant(app))?;
+    note_tenant(tenant(app));
     cwd(app)?;
     lookup::check_any_client(app, caller, client).await
 }
@@ -78,6 +81,7 @@ pub(crate) async fn check_change(app: &App, caller: &Principal, client: Option<&
 /// Checks that the caller may change what new sessions start with. That takes the same right as changing provider profiles.
 pub(crate) async fn check_configure(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
     caller.may_provide(&ProfileOwner::of(Some(tenant(app))))?;
+    note_tenant(tenant(app));
     cwd(app)?;
     lookup::check_any_client(app, caller, client).await
 }
@@ -90,6 +94,7 @@ pub(crate) async fn check_provide(
     client: Option<&str>,
 ) -> Result<ProfileOwner, Failure> {
     let owner = provided_owner(app, caller)?;
+    owner.tenant_id().into_iter().for_each(note_tenant);
     cwd(app)?;
     lookup::check_any_client(app, caller, client).await?;
     Ok(owner)

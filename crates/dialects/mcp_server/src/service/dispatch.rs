@@ -13,11 +13,15 @@ use ostler_protocol::{
     },
     rpc::{RpcFrame, RpcId},
 };
+use ostler_server::traces::note_operation;
 use serde_json::json;
 
 use super::{calls, context::RequestContext, resources, tools};
 
 pub(crate) const INITIALIZE: &str = "initialize";
+/// The methods that traces name. Calls of tools are traced by the name of the tool.
+const METHODS: [&str; 6] =
+    [INITIALIZE, "ping", "tools/list", "resources/list", "resources/templates/list", "resources/read"];
 const INSTRUCTIONS: &str = "Ostler runs agents. submit_run starts one and follow_run waits for what it does; run_result has its \
     reply. When a run waits for a permission, show the user the exact command of list_permission_requests before \
     answer_permission_request. A run continues when this client disconnects.";
@@ -59,6 +63,9 @@ fn notified(context: &RequestContext, method: &str, params: &RawJson) {
 }
 
 async fn request(context: &RequestContext, method: &str, params: &RawJson) -> Result<RawJson, Failure> {
+    if let Some(known) = METHODS.into_iter().find(|known| *known == method) {
+        note_operation(known);
+    }
     match method {
         INITIALIZE => initialize(params),
         "ping" => Ok(RawJson::of(&json!({}))),
@@ -104,6 +111,7 @@ async fn call_tool(context: &RequestContext, id: RpcId, params: &RawJson) -> Han
         Ok(found) => found,
         Err(failure) => return HandledMessage::Reply(Box::new(context.error(id, failure))),
     };
+    note_operation(tool.name());
     match tools::call(context, tool, arguments.as_ref()).await {
         Ok(tools::ToolOutcome::Done(value)) => {
             HandledMessage::Reply(Box::new(RpcFrame::Answer { id, result: tool_result(&value) }))

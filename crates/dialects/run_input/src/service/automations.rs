@@ -24,7 +24,7 @@ use ostler_store::{self as store, run_input::automations::InsertedAutomation};
 
 use super::threads;
 use crate::state::RunInputState;
-use ostler_server::{app::App, auth::Principal, dialect::Topic, service::users};
+use ostler_server::{app::App, auth::Principal, dialect::Topic, service::users, traces::note_tenant};
 
 /// An automation was created, changed or started on request, so that schedulers have to look earlier than they expect.
 pub(crate) const PLANNED: Topic = Topic::new(
@@ -52,6 +52,7 @@ pub(crate) async fn create(
 ) -> Result<Created<Automation>, Failure> {
     let (owner_id, tenant_id) = (threads::owner(caller)?, threads::tenant(app, caller)?.to_owned());
     caller.may_submit(&tenant_id)?;
+    note_tenant(&tenant_id);
     let timezone = match request.check()? {
         Some(timezone) => timezone,
         None => zone_name(&users::time_zone(app, caller).await?).to_owned(),
@@ -127,7 +128,9 @@ pub(crate) async fn get(app: &App, caller: &Principal, id: AutomationId) -> Resu
     let owner_id = threads::owner(caller)?;
     let found = store::run_input::automations::get(&app.db, id).await?;
     let own = found.filter(|found| found.owner_id == owner_id && caller.is_of(&found.tenant_id).is_ok());
-    own.ok_or_else(|| Failure::rule(Rule::AutomationUnknown, "you have no such automation"))
+    let own = own.ok_or_else(|| Failure::rule(Rule::AutomationUnknown, "you have no such automation"))?;
+    note_tenant(&own.tenant_id);
+    Ok(own)
 }
 
 pub(crate) async fn list(app: &App, caller: &Principal, request: ListAutomations) -> Result<AutomationPage, Failure> {

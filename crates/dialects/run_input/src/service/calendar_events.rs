@@ -14,7 +14,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, run_input::calendar_events::EventSpan};
 
 use super::threads;
-use ostler_server::{app::App, auth::Principal};
+use ostler_server::{app::App, auth::Principal, traces::note_tenant};
 
 /// Events of removed users that are deleted at once.
 const ORPHANS_AT_ONCE: u32 = 500;
@@ -48,6 +48,7 @@ fn read_new(
 ) -> Result<(CalendarEvent, EventSpan), Failure> {
     let (owner_id, tenant_id) = (threads::owner(caller)?, threads::tenant(app, caller)?.to_owned());
     caller.may_submit(&tenant_id)?;
+    note_tenant(&tenant_id);
     let fields = request.read()?;
     let new = CalendarEvent {
         id: CalendarEventId::new(app.ids.body()),
@@ -98,7 +99,9 @@ pub(crate) async fn get(app: &App, caller: &Principal, id: CalendarEventId) -> R
     let owner_id = threads::owner(caller)?;
     let found = store::run_input::calendar_events::get(&app.db, id).await?;
     let own = found.filter(|found| found.owner_id == owner_id && caller.is_of(&found.tenant_id).is_ok());
-    own.ok_or_else(|| Failure::rule(Rule::CalendarEventUnknown, "your calendar has no such event"))
+    let own = own.ok_or_else(|| Failure::rule(Rule::CalendarEventUnknown, "your calendar has no such event"))?;
+    note_tenant(&own.tenant_id);
+    Ok(own)
 }
 
 pub(crate) async fn list(

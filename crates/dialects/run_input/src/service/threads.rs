@@ -62,7 +62,8 @@ pub(crate) async fn find(app: &App, caller: &Principal, thread_id: &str) -> Resu
 /// The caller's newest chat: no automation has started it. `None` if there is none.
 pub(crate) async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
-    Ok(store::run_input::automations::find_latest_chat(&app.db, &owner, caller.tenants()).await?)
+    let newest = store::run_input::automations::find_latest_chat(&app.db, &owner, caller.tenants()).await?;
+    Ok(newest.inspect(|newest| note_session(&newest.tenant_id, newest.session)))
 }
 
 /// As [`find`], also for the caller's sessions that another dialect opened without a name: the UUID of their id is their thread
@@ -114,8 +115,8 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         attempts.start_next()?;
         let Some(session) = find_any(app, caller, thread_id).await? else {
             // A server that then stopped may have marked it before.
-            let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
-            return Ok(marked?);
+            let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await?;
+            return Ok(marked.inspect(|marked| note_session(&marked.tenant_id, marked.session)));
         };
         let op = ChangeSessionOp { change: SessionChange::Erase, by: caller.name() };
         match app.try_submit(session.session, session.active_run_id, op).await {

@@ -10,6 +10,7 @@ use ostler_protocol::{
 use ostler_server::{
     app::{App, RunRef},
     auth::{LOCAL, Principal},
+    traces::note_run,
 };
 use ostler_store as store;
 
@@ -67,12 +68,17 @@ pub(crate) async fn readable(app: &App, reader: &Principal, runs: &[RunId]) -> R
         return Ok(HashSet::new());
     }
     let found = store::trust::run_webhooks::list_access(&app.db, runs).await?;
-    let runs = found.into_iter().map(|run| RunRef {
+    let found = found.into_iter().map(|run| RunRef {
         run_id: run.run_id,
         session: run.session,
         tenant_id: run.tenant_id.into(),
         owner: run.owner.map(Into::into),
         backend_profile: run.backend_profile.into(),
     });
-    Ok(runs.filter(|run| reader.may_read(run).is_ok()).map(|run| run.run_id).collect())
+    let readable: Vec<RunRef> = found.filter(|run| reader.may_read(run).is_ok()).collect();
+    // Of several runs, none is the one that the operation is about.
+    if let ([_], [run]) = (runs, readable.as_slice()) {
+        note_run(&run.tenant_id, run.session, run.run_id);
+    }
+    Ok(readable.into_iter().map(|run| run.run_id).collect())
 }

@@ -14,6 +14,7 @@ use crate::{
     app::App,
     auth::{Access, Principal},
     secrets::Secret,
+    traces::note_tenant,
 };
 
 /// How long a response waits for the owner of a profile. A cluster that keeps the secrets may be away.
@@ -29,6 +30,7 @@ pub(super) fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<Profi
         (None, Some(_)) => return Err(tenant_required()),
     };
     caller.may_provide(&owner)?;
+    owner.tenant_id().into_iter().for_each(note_tenant);
     Ok(owner)
 }
 
@@ -43,6 +45,7 @@ pub(super) async fn of_read(
     Access::Inspect.admit(caller)?;
     if let Some(tenant_id) = scope.tenant_id.as_deref() {
         caller.is_of(tenant_id)?;
+        note_tenant(tenant_id);
         return Ok(ProfileOwner::of(Some(tenant_id)));
     }
     let stored = app.secrets.list().await?;
@@ -54,7 +57,11 @@ pub(super) async fn of_read(
     let mut having = owners.filter(|owner| stored.contains(&owner.stored_name(profile)));
     match (having.next(), having.next()) {
         (Some(_), Some(_)) => Err(tenant_required()),
-        (found, _) => Ok(found.unwrap_or(ProfileOwner::Operator)),
+        (found, _) => {
+            let owner = found.unwrap_or(ProfileOwner::Operator);
+            owner.tenant_id().into_iter().for_each(note_tenant);
+            Ok(owner)
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     app::App,
     auth::{Access, Principal},
     service::runs,
+    traces::note_tenant,
 };
 
 /// The prompt of a trial, and how long it may take.
@@ -124,6 +125,7 @@ pub async fn get_validation(
     let trial = find(app, validation_id).await?;
     let owner = ProfileOwner::of(trial.tenant_id.as_deref());
     if trial.profile == profile && caller.may_provide(&owner).is_ok() {
+        owner.tenant_id().into_iter().for_each(note_tenant);
         return Ok(trial);
     }
     Err(Failure::not_found("validation"))
