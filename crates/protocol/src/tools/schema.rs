@@ -148,7 +148,7 @@ impl ArgumentRules {
         if depth(&value) > ARGUMENTS_DEPTH_MAX {
             return Err(format!("the arguments nest more than {ARGUMENTS_DEPTH_MAX} levels deep"));
         }
-        let compiled = self.compiled.as_ref().ok_or("the tool's schema is not one")?;
+        let compiled = self.compiled.as_ref().ok_or("the tool's parameters are not a valid JSON Schema")?;
         if value.is_object() {
             compiled.check(&value, described).map_err(|misfit| misfit.to_string())?;
         }

@@ -461,12 +461,13 @@ async fn list_changed_tools(app: &App, entry: &Entry, peer: Peer<RoleClient>, ch
     loop {
         changed.notified().await;
         pauses.reported();
+        let begun = Instant::now();
         match timeout(limit, connect::list_tools(&entry.key.name, &peer)).await {
             Ok(Ok(tools)) => publish(app, entry, &peer, &tools).await,
             // The last list stays. If the connection is gone, `serve` notices it.
             _ => tracing::warn!(server = entry.key.name, "an MCP server did not list its changed tools"),
         }
-        pauses.wait().await;
+        pauses.wait(begun.elapsed()).await;
     }
 }
 

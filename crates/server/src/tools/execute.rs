@@ -371,12 +371,12 @@ impl Execution<'_> {
             let reason = format!("invalid arguments: {problem}");
             return Ok(Err(NotExecuted { action: CallAction::Fail, reason }));
         }
-        let answered = self.ask(tool, prepared).await?;
-        let edited = answered.map_err(str::to_owned).and_then(|edited| {
-            let edits = edited.map(|edited| read_edited(tool, edited));
-            edits.transpose()
-        });
-        Ok(edited.map_err(NotExecuted::declined))
+        let edits = match self.ask(tool, prepared).await? {
+            Ok(Some(edited)) => read_edited(self.app, tool, edited).await.map(Some),
+            Ok(None) => Ok(None),
+            Err(reason) => Err(reason.to_owned()),
+        };
+        Ok(edits.map_err(NotExecuted::declined))
     }
 
     /// Why the tool was not found, if it may exist.

@@ -78,14 +78,36 @@ async fn an_agent_that_a_chat_of_the_operator_starts_has_no_more_tools_than_the_
     let endpoint = chat();
     let offers_agents = |setup: &mut Setup| setup.config.tools.run_agent.profiles = vec!["scripted".into()];
     let server = server_that(engine, &endpoint, &["*", "mcp__good__echo"], Approval::Never, offers_agents).await;
-    let call = r#"[[call:run_agent {"profile": "scripted", "prompt": "hello"}]]"#;
-    server.say("run-1", call).await.with_status(202);
+    server.say("run-1", CALL_OF_AGENT).await.with_status(202);
     let received = server.received("run-1").await;
     assert!(received.iter().any(|event| event.kind() == "TOOL_CALL_RESULT"), "{received:?}");
-    let of_child = "SELECT c.payload FROM commands c JOIN runs r ON r.run_id = c.run_id WHERE r.idempotency_key LIKE 'run_agent.%'";
-    let payload: Value = serde_json::from_str(&server.store(of_child).await[0]).unwrap();
     let expected = ["calendar_read", "calendar_write", "mcp__good__echo", "run_agent", "time_now"];
-    assert_eq!(payload["runtimeConfig"]["enabledTools"], json!(expected), "{payload}");
+    assert_eq!(tools_of_child(&server).await, json!(expected));
+}
+
+#[one_engine]
+async fn an_agent_that_an_automation_starts_has_no_tool_that_the_operator_has_removed(engine: Engine) {
+    let endpoint = chat();
+    let offers_agents = |setup: &mut Setup| setup.config.tools.run_agent.profiles = vec!["scripted".into()];
+    let server = server_that(engine, &endpoint, &["*", "mcp__good__echo"], Approval::Never, offers_agents).await;
+    let mut body = automation(&["run_agent", "mcp__good__echo"]);
+    body["config"]["input_template"] = json!(CALL_OF_AGENT);
+    let made = server.post(AUTOMATIONS, &body).await.with_status(201);
+    // As if the operator had offered this tool when the automation was created.
+    server.store("UPDATE automations SET config = REPLACE(config, 'mcp__good__echo', 'mcp__good__env')").await;
+    let path = format!("{AUTOMATIONS}/{}", id(&made, "id"));
+    server.post(&format!("{path}/start"), &json!({})).await.with_status(202);
+    ended(&server, &path, "completed").await;
+    assert_eq!(tools_of_child(&server).await, json!(["run_agent"]));
+}
+
+const CALL_OF_AGENT: &str = r#"[[call:run_agent {"profile": "scripted", "prompt": "hello"}]]"#;
+
+/// The tools to which the run is restricted that `run_agent` started.
+async fn tools_of_child(server: &TestServer) -> Value {
+    let of_child = "SELECT c.payload FROM commands c JOIN runs r ON r.run_id = c.run_id WHERE r.idempotency_key LIKE 'run_agent.%'";
+    let mut payload: Value = serde_json::from_str(&server.store(of_child).await[0]).unwrap();
+    payload["runtimeConfig"]["enabledTools"].take()
 }
 
 /// The attempt that continues the turn requests permission for the same call again.

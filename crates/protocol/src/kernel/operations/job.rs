@@ -141,7 +141,7 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
     }
     // Work that another runner has in hand is not left over, and not this job's to give up. Neither is other work, if this job's own
     // is over and it has never had a runner.
-    let is_unneeded = op.end == JobEnd::Succeeded && !is_still_needed(rows, job);
+    let is_unneeded = !is_still_needed(rows, job);
     let left = if holder == Some(false) || is_unneeded { vec![] } else { rows.unfinished_ids() };
     let left_behind = left.iter().any(|id| rows.commands[id].created_at < job.updated_at);
     let succeeded = match op.end {

@@ -130,9 +130,9 @@ impl Counter {
 
     /// What `unevaluatedItems` and `unevaluatedProperties` add to a check: the validator finds out what the other keywords of the
     /// schema have evaluated by checking once more the schemas that apply to the same value, and does the same within each. Where
-    /// such keywords nest, the work multiplies.
+    /// such keywords nest, the work multiplies. Whatever a schema says, the validator goes through all items or members for it.
     fn evaluated(&mut self, schema: &Value, value: &Value) -> Counted {
-        self.add(1)?;
+        self.add(1 + parts_of(value))?;
         for (keyword, rule) in schema.as_object().into_iter().flatten() {
             match (keyword_value(keyword), keyword.as_str()) {
                 (Some(Schema(AppliesTo::Value)), _) => self.evaluated_by(rule, value)?,
@@ -145,7 +145,7 @@ impl Counter {
                 (_, "contains" | "patternProperties" | "unevaluatedItems" | "unevaluatedProperties") => {
                     self.keyword(keyword, rule, value)?;
                 }
-                _ => self.add(1)?,
+                _ => self.add(1 + parts_of(value))?,
             }
         }
         Ok(())
@@ -163,6 +163,16 @@ fn schemas(rule: &Value) -> impl Iterator<Item = &Value> {
 
 fn named(rule: &Value) -> impl Iterator<Item = (&String, &Value)> {
     rule.as_object().into_iter().flatten()
+}
+
+/// How many items or members the value has.
+fn parts_of(value: &Value) -> u64 {
+    let parts = match value {
+        Value::Array(items) => items.len(),
+        Value::Object(members) => members.len(),
+        _ => 0,
+    };
+    parts.try_into().unwrap_or(u64::MAX)
 }
 
 fn bytes_of(text: &str) -> u64 {

@@ -26,6 +26,7 @@ use ostler_protocol::{
         provider_profiles::secret_ref,
         runs::{Cancel, CreateRun, Run, TerminalStatus},
     },
+    mcp::names::TOOL_PREFIX,
     tools::{ToolDefinition, definition::DEADLINE_MS_MAX},
 };
 use ostler_store as store;
@@ -281,13 +282,21 @@ async fn restriction(
     context: &ToolContext,
     profile: &str,
 ) -> Result<(Option<AgentId>, Option<Vec<String>>), Failure> {
-    let enabled_tools = match context.enabled_tools() {
-        None if child_has_more_servers(app, context) => {
-            let own = own_tools(app, context).await?.into_iter().map(|tool| tool.name.clone());
-            Some(own.chain(Dialects::of(app).mcp_tools(&app.config)).collect::<BTreeSet<_>>().into_iter().collect())
-        }
-        enabled_tools => enabled_tools,
-    };
+    let mut enabled_tools = context.enabled_tools();
+    if child_has_more_servers(app, context) {
+        let of_servers = Dialects::of(app).mcp_tools(&app.config);
+        enabled_tools = Some(match enabled_tools {
+            // The operator may have removed a tool of a server since this list was made.
+            Some(mut names) => {
+                names.retain(|name| !name.starts_with(TOOL_PREFIX) || of_servers.contains(name));
+                names
+            }
+            None => {
+                let own = own_tools(app, context).await?.into_iter().map(|tool| tool.name.clone());
+                own.chain(of_servers).collect::<BTreeSet<_>>().into_iter().collect()
+            }
+        });
+    }
     let Some(agent_id) = context.run.as_ref().and_then(|run| run.agent_id) else { return Ok((None, enabled_tools)) };
     let find = Dialects::of(app).iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
     let own_profile = match find {

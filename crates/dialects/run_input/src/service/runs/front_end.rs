@@ -133,8 +133,10 @@ pub(super) async fn answers(
         };
         Some(AnsweredCall { reply, answer })
     };
-    // A transcript has them again with each message: those that do not fit into this one are passed on with a later one.
-    let mut room = if input.user.is_some() { LATE_RESULTS_BYTES_MAX } else { usize::MAX };
+    // A transcript has them again with each message: those that do not fit into this one are passed on with a later one. Without
+    // either, each was sent as an answer, and none is left out.
+    let may_wait = input.user.is_some() || !input.transcript.is_empty();
+    let mut room = if may_wait { LATE_RESULTS_BYTES_MAX } else { usize::MAX };
     let late = open.passed_over.iter().filter_map(answered).filter(|late| {
         let left = room.checked_sub(late.bytes());
         room = left.unwrap_or(room);

@@ -15,8 +15,10 @@ use ostler_store as store;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Events of calls that are read at once, after the first read.
-const CHUNK: usize = 128;
+/// Events of calls that are read at once: 8 MiB if each has the largest payload.
+const CHUNK: usize = 32;
+/// Events that are read at most. A call that an earlier attempt of the turn left open never ends, so a search for it reads all others.
+const EVENTS_MAX: usize = 4_096;
 
 /// A call of a front end's tool.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,14 +41,16 @@ pub(super) async fn find(app: &App, thread: &Session) -> Result<Vec<FrontEndCall
     // Only a run of this dialect has shown its calls to a front end.
     let begins = store::kernel::aliases::first_seq(&app.db, turn.command_id).await?;
     let Some(after) = begins else { return Ok(vec![]) };
-    let (mut before, mut limit) = (i64::MAX, found.count_max.min(CHUNK));
+    let (mut before, mut limit, mut count) = (i64::MAX, found.count_max.min(CHUNK), 0);
     loop {
         let (session, command_id) = (turn.session, turn.command_id);
         let read = store::kernel::events::list_tool_calls_between(&app.db, session, command_id, (after, before), limit);
         let events = read.await?;
         events.iter().for_each(|event| found.take(event));
+        count += events.len();
+        let continues = events.len() == limit && !found.is_complete() && count < EVENTS_MAX;
         match events.last() {
-            Some(last) if events.len() == limit && !found.is_complete() => (before, limit) = (last.session_seq, CHUNK),
+            Some(last) if continues => (before, limit) = (last.session_seq, CHUNK),
             _ => return Ok(found.in_order()),
         }
     }

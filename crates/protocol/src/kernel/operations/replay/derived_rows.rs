@@ -36,7 +36,7 @@ pub struct DerivedRows<'a> {
 pub(super) struct DerivedState {
     session_digest: Option<String>,
     permissions: BTreeMap<(RunId, PermissionId), PermissionRequest>,
-    commands: BTreeMap<CommandId, CommandBeside>,
+    commands: BTreeMap<CommandId, DerivedCommand>,
     /// The commands of a run that have not ended, in the order of their creation.
     unfinished: BTreeMap<RunId, Vec<CommandId>>,
     attempts: BTreeMap<RunId, BTreeSet<AttemptId>>,
@@ -44,7 +44,7 @@ pub(super) struct DerivedState {
 }
 
 #[derive(Debug, Default)]
-struct CommandBeside {
+struct DerivedCommand {
     record_digest: Option<String>,
     rolled_back_at: Option<Timestamp>,
     is_cancelled: bool,
@@ -110,10 +110,10 @@ impl DerivedState {
     fn apply_to_command(&mut self, run_id: RunId, command_id: CommandId, event: &Event, fields: &AuditFields) {
         let unfinished = self.unfinished.entry(run_id).or_default();
         let command = self.commands.entry(command_id).or_insert_with(|| {
-            let created = CommandBeside {
+            let created = DerivedCommand {
                 record_digest: fields.record_digest.clone(),
                 unfinished_before: unfinished.clone(),
-                ..CommandBeside::default()
+                ..DerivedCommand::default()
             };
             unfinished.push(command_id);
             created
@@ -212,7 +212,7 @@ impl FoundDifferences {
 }
 
 impl Replay {
-    /// As [`Replay::differences`], for the rows beside. Empty if the session was erased; rows of runs whose payloads were
+    /// As [`Replay::differences`], for the derived rows. Empty if the session was erased; rows of runs whose payloads were
     /// removed are left out.
     pub fn differences_of_derived_rows(&self, rows: &DerivedRows<'_>) -> Vec<String> {
         let (derived, mut found) = (&self.derived, FoundDifferences::default());

@@ -338,6 +338,23 @@ fn a_job_of_a_cluster_whose_command_has_ended_before_a_runner_came_leaves_the_ot
 }
 
 #[test]
+fn the_last_start_of_such_a_job_does_not_give_up_the_other_commands_however_it_ends() {
+    for end in [JobEnd::Lost, JobEnd::Failed, JobEnd::Overdue] {
+        let mut scene = Scene::new();
+        let run = scene.run();
+        let (other, own) = (scene.turn(run), scene.turn(run));
+        scene.advance_ms(1);
+        let job = scene.running_job(run, false);
+        let row = scene.desk.run_mut(run).jobs.get_mut(&job).unwrap();
+        row.launcher = Launcher::Kubernetes;
+        row.attempt = JOB_ATTEMPTS_MAX;
+        scene.cancel(run, own);
+        assert_eq!(scene.finish_job(run, job, end), JobPhase::Failed, "{end:?}");
+        assert_eq!(scene.state(run, other), CommandState::Pending, "{end:?}");
+    }
+}
+
+#[test]
 fn a_start_after_which_nothing_is_left_counts() {
     let mut scene = Scene::new();
     let run = scene.run();
