@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler_testkit::kube::KubeFault;
+use ostler_testkit::{kube::KubeFault, proxy::Proxy};
 use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job, waiting_run};
@@ -13,6 +13,8 @@ use crate::{
 
 /// Several times the interval in which each server compares its jobs with the cluster.
 const LATER_LOOKS: Duration = Duration::from_millis(400);
+/// Longer than the longest pause between attempts of a start that cannot reach the cluster.
+const LATER_ATTEMPTS: Duration = Duration::from_millis(5_500);
 
 #[both_engines]
 async fn a_lost_response_makes_no_second_job(engine: Engine) {
@@ -152,6 +154,45 @@ async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(en
     cluster.api_mut().start_again().unwrap();
     cluster.created(&id(&other, "jobName")).await;
     assert!(cluster.job(&name).is_some());
+}
+
+/// A server that has waited this long shows why, and another one creates the Job.
+const PATIENCE_MS: i64 = 11_000;
+
+#[test]
+fn a_server_that_cannot_reach_the_cluster_leaves_the_job_that_another_one_created_recorded() {
+    run(async {
+        let cluster = TestCluster::start();
+        let proxy = Proxy::start(cluster.api().address()).unwrap();
+        let one = TestServer::with(Engine::Postgres, |setup| {
+            cluster.choose(setup);
+            setup.config.kubernetes.kubeconfig = Some(cluster.api().kubeconfig_via(proxy.address).unwrap());
+        })
+        .await;
+        proxy.refuse(true);
+        proxy.cut_all();
+        let (_, _, job) = ordered_job(&one).await;
+        job_shows(&one, &job, "that it is claimed", |job| job["phase"] == "running").await;
+        one.clock.advance_ms(PATIENCE_MS);
+        job_shows(&one, &job, "why it waits", |job| job["observed"]["reason"] == "ClusterUnavailable").await;
+        let keys = one.config.server.data_dir.clone().unwrap();
+        let direct = cluster.cluster.server_kubeconfig();
+        let two: TestServer = one
+            .start_another(|config| {
+                config.secrets.key_file = Some(keys.join("secrets-key"));
+                config.kubernetes.kubeconfig = Some(direct);
+                // It writes its view once, and not again each time the first server has replaced it.
+                config.kubernetes.resync_ms = 60_000;
+            })
+            .await;
+        let pod = cluster.pod_of(&id(&job, "jobName")).await;
+        cluster.report(&pod, "Running", &json!({"running": {}}));
+        let is_running = |job: &serde_json::Value| job["observed"]["phase"] == "running";
+        job_shows(&two, &job, "its pod", is_running).await;
+        tokio::time::sleep(LATER_ATTEMPTS).await;
+        let shown = two.get(&id(&job["poll"], "job")).await.ok();
+        assert!(is_running(&shown) && shown["podName"] == pod.as_str(), "{shown}");
+    });
 }
 
 #[test]

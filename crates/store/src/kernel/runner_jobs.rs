@@ -281,6 +281,20 @@ pub async fn update_observed(
     Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
+/// As [`update_observed`] for a start without a pod, if what is stored is still `previous`.
+pub async fn replace_observed(
+    db: &Db,
+    job_id: RunnerJobId,
+    owner: &str,
+    previous: &str,
+    observed: &str,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE runner_jobs SET observed = $1, pod_name = ''
+         WHERE runner_job_id = $2 AND owner = $3 AND phase = 'running' AND observed = $4 RETURNING 1";
+    let args = vec![observed.into(), text(job_id), owner.into(), previous.into()];
+    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
+}
+
 /// The jobs that a runner elsewhere may claim.
 #[derive(Clone, Copy, Debug)]
 pub struct ExternalJobs<'a> {

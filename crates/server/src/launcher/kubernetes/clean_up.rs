@@ -55,7 +55,7 @@ pub(super) async fn remove_superseded(app: &App, kubernetes: &Kubernetes, needed
     }
 }
 
-/// Whether the Job of this name is one of a start of the job that has ended at least this long ago.
+/// Whether the start that created the Job of this name ended at least `since` ago.
 fn is_over(app: &App, job: &RunnerJob, name: &str, since: Duration) -> bool {
     let current = cluster_job_name(&app.config.kubernetes.job_prefix, job.runner_job_id, job.starts);
     (!is_started(job) || current != name) && age(job, app.now()) >= since

@@ -12,6 +12,9 @@ use crate::{app::App, launcher::ref_lookups::RefLookups};
 pub(super) const STARTS_MAX: usize = 32;
 /// Starts that wait for the host of a repository are not counted above, up to this many.
 const LOOKUPS_MAX: usize = 64;
+/// Nor are starts that wait for the cluster, up to this many: each of them calls it at intervals, and one that waits for a quota
+/// fails in the end. Further jobs stay pending, where waiting costs nothing.
+const WAITING_MAX: usize = 64;
 
 /// The places of a server for starts.
 #[derive(Clone, Default)]
@@ -23,8 +26,7 @@ impl StartPlaces {
     /// How many more starts the server takes on, while this many have not ended.
     pub(super) fn count_free(&self, app: &App, starting: usize) -> usize {
         let lookups = app.state::<RefLookups>().waiting().min(LOOKUPS_MAX);
-        // As many runner jobs are open at most, unless they were ordered before the setting was lowered.
-        let waiting = self.waiting.load(Ordering::Relaxed).min(app.config.kubernetes.active_jobs_max as usize);
+        let waiting = self.waiting.load(Ordering::Relaxed).min(WAITING_MAX);
         STARTS_MAX.saturating_sub(starting.saturating_sub(lookups + waiting))
     }
 

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{
     clean_up,
-    started::{age, has_work, is_started},
+    started::{age, current, has_work, is_started},
 };
 use crate::{
     app::App,
@@ -341,6 +341,23 @@ pub(super) async fn record(app: &App, job: &RunnerJob, observed: &JobObservation
     let (text, owner) = (RawJson::of(&observed), job.owner.as_deref().unwrap_or_default());
     let pod_name = observed.pod_name.as_deref().unwrap_or_default();
     store::kernel::runner_jobs::update_observed(&app.db, job.runner_job_id, owner, text.as_str(), pod_name).await?;
+    Ok(())
+}
+
+/// Stores why a start has no Job yet, unless a Job of it is recorded: another server may have created it, although this one cannot
+/// reach the cluster.
+pub(super) async fn record_wait(app: &App, job: &RunnerJob, observed: &JobObservation) -> Result<(), Failure> {
+    let owner = job.owner.as_deref().unwrap_or_default();
+    let Some(job) = current(app, job.runner_job_id, owner).await? else { return Ok(()) };
+    let message = observed.message.as_deref().map(|message| job_extras::redact(app, &job, message));
+    let observed = JobObservation { message, ..observed.clone() };
+    let stored = recorded(&job);
+    if stored == observed || !stored.job_uid.is_empty() {
+        return Ok(());
+    }
+    let text = RawJson::of(&observed);
+    let (job_id, stored) = (job.runner_job_id, job.observed.as_str());
+    store::kernel::runner_jobs::replace_observed(&app.db, job_id, owner, stored, text.as_str()).await?;
     Ok(())
 }
 

@@ -139,12 +139,12 @@ async fn fail(app: &App, job: &RunnerJob, failure: &Failure) {
     reconcile::finish(app, job, end, summary).await;
 }
 
-/// Shows why the Job does not exist yet.
+/// Shows why the Job does not exist yet. A Job that another server has created meanwhile, and recorded, stays recorded.
 async fn show_wait(app: &App, job: &RunnerJob, reason: &str, message: String) {
     let job_name = cluster_job_name(&app.config.kubernetes.job_prefix, job.runner_job_id, job.starts);
     let (reason, message) = (Some(reason.to_owned()), Some(message));
     let observed = JobObservation { job_name, reason, message, ..JobObservation::default() };
-    if let Err(failure) = reconcile::record(app, job, &observed).await {
+    if let Err(failure) = reconcile::record_wait(app, job, &observed).await {
         tracing::warn!(%failure, job = %job.runner_job_id, "the reason why a start waits could not be stored");
     }
 }
