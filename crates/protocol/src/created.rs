@@ -1,6 +1,6 @@
 //! The reply to a request that creates something and may be repeated.
 
-/// A noun, and whether this request created it. Otherwise an earlier one did.
+/// A value, and whether this request created it. If not, an earlier request had.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Created<T> {
     pub value: T,

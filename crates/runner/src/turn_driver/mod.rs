@@ -360,9 +360,10 @@ impl<'a> TurnDriver<'a> {
                 (None, _) => return self.send_rest().await,
             },
             (Outcome::Left(Ok(end)), None) => end,
-            (Outcome::Left(Err(TurnAbort::Stopped)), None) => {
-                TurnEnd::failed(FailureKind::BackendFailed, "the backend stopped without a request")
-            }
+            (Outcome::Left(Err(TurnAbort::Stopped)), None) => TurnEnd::failed(
+                FailureKind::BackendFailed,
+                "the backend stopped, although nothing had requested it to stop",
+            ),
         };
         let mut refusal = match self.append.take() {
             Some(append) => self.record_append(append.await),

@@ -28,7 +28,9 @@ impl App {
         match self.redactor.redact(text) {
             Cow::Borrowed(_) => Ok(text),
             Cow::Owned(_) => {
-                let message = format!("{field} looks like a credential; its value is stored and shown");
+                let message = format!(
+                    "{field} looks like a credential; this field is stored and shown unredacted, so it was rejected"
+                );
                 Err(Failure::invalid(Rule::NameCredential, message).detail("field", field))
             }
         }
