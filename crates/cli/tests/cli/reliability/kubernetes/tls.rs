@@ -31,7 +31,7 @@ fn a_pod_reaches_a_server_whose_authority_is_in_the_configuration(engine: Engine
     });
     let environment = pod["spec"]["containers"][0]["env"].as_array().unwrap();
     let value = |name: &str| environment.iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
-    assert_eq!(value("OSTLER_SERVER"), json!(setup.server().url()));
+    assert_eq!(value("AGENTRUN_MANAGER_URL"), json!(setup.server().url()));
     // The pod has the authority from its Secret, not from this machine.
     assert!(!text(&value("OSTLER_CA_FILE")).contains(authority.to_str().unwrap()));
 }
