@@ -77,7 +77,8 @@ fn a_steer_reaches_the_running_turn() {
 
 #[test]
 fn each_failure_of_a_provider_ends_the_command_with_its_kind() {
-    let mut server = BackendServer::open(&CODEX, "resident");
+    let soon = [("OSTLER_AGENTS__PROVIDER_UNREACHABLE_MS", "3000")];
+    let mut server = BackendServer::open_on(Engine::Sqlite, &CODEX, "resident", &soon);
     let (run, first) = server.submit("hello");
     server.ended(&run, &first);
     for (marker, status, kind) in [
