@@ -11,6 +11,7 @@ mod permissions;
 mod sessions;
 mod starts;
 mod submissions;
+mod unneeded_jobs;
 mod usage;
 mod votes;
 
