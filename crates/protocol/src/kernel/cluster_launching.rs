@@ -146,7 +146,8 @@ pub fn next_step(state: ClusterState, facts: StartFacts, limits: StartLimits) ->
             ObservedPhase::Running if !facts.is_held && facts.unheld_for > limits.unheld(facts) => {
                 let message = "the runner ran without its lease";
                 let summary = summary_of("stuck", Some("infra-failed"), message, Some(&observed));
-                ClusterStep::Remove { end: JobEnd::Failed, summary }
+                // Not a failure by itself: a runner that has released its run may have ended while the cluster was away.
+                ClusterStep::Remove { end: JobEnd::Lost, summary }
             }
             _ => ClusterStep::Record(observed),
         },
@@ -379,7 +380,8 @@ mod tests {
         let short = StartFacts { unheld_for: Duration::from_secs(60), age: LATER, ..FACTS };
         assert!(matches!(next_step(running(), short, LIMITS), ClusterStep::Record(_)), "it waits for the lease");
         let left = StartFacts { was_held: true, ..short };
-        assert_eq!(end_of(next_step(running(), left, LIMITS)).1["status"], "stuck");
+        let (end, summary) = end_of(next_step(running(), left, LIMITS));
+        assert_eq!((end, &summary["status"]), (JobEnd::Lost, &json!("stuck")));
         let long = StartFacts { unheld_for: LATER, ..short };
         assert_eq!(end_of(next_step(running(), long, LIMITS)).1["status"], "stuck");
         let held = StartFacts { is_held: true, ..long };

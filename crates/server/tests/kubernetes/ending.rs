@@ -6,7 +6,7 @@ use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job};
-use crate::harness::{Engine, TestServer, both_engines, eventually, id, run};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id, one_engine, run};
 
 /// How long a watch is late. Many comparisons with the cluster fall into it.
 const LATE: Duration = Duration::from_millis(800);
@@ -112,6 +112,34 @@ async fn a_runner_whose_lease_has_expired_gets_a_grace_period_before_its_job_is_
     let ends = server.events_of(&run_id, "backend_status").await;
     let end = ends.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap();
     assert_eq!(end["payload"]["end"]["status"], "stuck", "{end}");
+}
+
+/// As after an outage of the cluster in which the runner ended.
+#[one_engine]
+async fn a_job_whose_runner_has_released_its_run_is_not_stuck_although_its_pod_seems_to_run(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = TestServer::with(engine, |setup| {
+        cluster.choose(setup);
+        setup.config.kubernetes.grace_s = 1;
+    })
+    .await;
+    let (run_id, command_id, job) = ordered_job(&server).await;
+    let name = id(&job, "jobName");
+    let pod = cluster.pod_of(&name).await;
+    cluster.report(&pod, "Running", &json!({"running": {}}));
+    let runner = server.claim(&run_id, &id(&job, "runnerId")).await;
+    runner.ack(&command_id).await;
+    tokio::time::sleep(LATE).await;
+    runner.end(&command_id, "completed").await;
+    runner.release().await;
+    let ended = job_shows(&server, &job, "its end", |job| job["phase"] != "running").await;
+    let (phase, summary) = (&ended["phase"], &ended["terminalSummary"]);
+    assert_eq!(
+        (phase, &summary["status"], &summary["failureKind"]),
+        (&json!("succeeded"), &json!("released"), &json!(null)),
+        "{ended}"
+    );
+    eventually("the Job is deleted", async || cluster.job(&name).is_none().then_some(())).await;
 }
 
 #[both_engines]

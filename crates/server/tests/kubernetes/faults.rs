@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job, waiting_run};
 use crate::{
-    harness::{Engine, TestServer, both_engines, eventually, id, run},
+    harness::{Engine, TestServer, both_engines, eventually, id, one_engine, run},
     metrics::value,
 };
 
@@ -124,6 +124,20 @@ async fn a_call_that_the_role_does_not_grant_fails_the_job_with_the_reason(engin
     assert!(id(&failed["terminalSummary"], "message").contains("refused"), "{failed}");
 }
 
+#[one_engine]
+async fn an_api_server_that_has_not_read_its_roles_after_a_restart_fails_no_start(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    cluster.api().inject(KubeFault::InternalError, "create", "jobs", 1);
+    cluster.api().deny("create", "jobs");
+    let (_, _, job) = ordered_job(&server).await;
+    eventually("several calls are refused", async || (cluster.api().count("create", "jobs") >= 3).then_some(())).await;
+    cluster.api().heal();
+    cluster.created(&id(&job, "jobName")).await;
+    let shown = server.get(&id(&job["poll"], "job")).await.ok();
+    assert_eq!((&shown["phase"], &shown["attempt"]), (&json!("running"), &json!(1)), "{shown}");
+}
+
 #[both_engines]
 async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(engine: Engine) {
     let mut cluster = TestCluster::start();
@@ -169,10 +183,12 @@ fn a_server_that_cannot_reach_the_cluster_leaves_the_job_that_another_one_create
             setup.config.kubernetes.kubeconfig = Some(cluster.api().kubeconfig_via(proxy.address).unwrap());
         })
         .await;
-        proxy.refuse(true);
-        proxy.cut_all();
+        cluster.api().inject(KubeFault::InternalError, "create", "jobs", u32::MAX);
         let (_, _, job) = ordered_job(&one).await;
         job_shows(&one, &job, "that it is claimed", |job| job["phase"] == "running").await;
+        proxy.refuse(true);
+        proxy.cut_all();
+        cluster.api().heal();
         one.clock.advance_ms(PATIENCE_MS);
         job_shows(&one, &job, "why it waits", |job| job["observed"]["reason"] == "ClusterUnavailable").await;
         let keys = one.config.server.data_dir.clone().unwrap();
@@ -181,17 +197,20 @@ fn a_server_that_cannot_reach_the_cluster_leaves_the_job_that_another_one_create
             .start_another(|config| {
                 config.secrets.key_file = Some(keys.join("secrets-key"));
                 config.kubernetes.kubeconfig = Some(direct);
-                // It writes its view once, and not again each time the first server has replaced it.
-                config.kubernetes.resync_ms = 60_000;
+                // It does not repair at once what the first server has replaced.
+                config.kubernetes.resync_ms = 2_000;
             })
             .await;
         let pod = cluster.pod_of(&id(&job, "jobName")).await;
         cluster.report(&pod, "Running", &json!({"running": {}}));
         let is_running = |job: &serde_json::Value| job["observed"]["phase"] == "running";
         job_shows(&two, &job, "its pod", is_running).await;
-        tokio::time::sleep(LATER_ATTEMPTS).await;
-        let shown = two.get(&id(&job["poll"], "job")).await.ok();
-        assert!(is_running(&shown) && shown["podName"] == pod.as_str(), "{shown}");
+        let until = tokio::time::Instant::now() + LATER_ATTEMPTS;
+        while tokio::time::Instant::now() < until {
+            let shown = two.get(&id(&job["poll"], "job")).await.ok();
+            assert!(is_running(&shown) && shown["podName"] == pod.as_str(), "{shown}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     });
 }
 

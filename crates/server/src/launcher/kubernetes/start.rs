@@ -12,7 +12,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{self as store, failures::is_of_store};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{
     places::StartPlaces,
@@ -90,6 +90,10 @@ const RELEASED_PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest pause of a start whose objects exceed a quota. Each attempt costs several calls, and nothing shows when there is room.
 const QUOTA_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// An API server that has just started refuses calls until it has read its roles. A start for which the cluster was away tries
+/// again for this long after the first refusal.
+const ROLES_PATIENCE: Duration = Duration::from_secs(10);
+const ROLES_PAUSE: Duration = Duration::from_millis(500);
 /// A start that has waited this long for the cluster gives back its place: others may be able to continue. Another server repeats it, too.
 const PLACE_PATIENCE: Duration = CREATE_PATIENCE;
 
@@ -101,6 +105,7 @@ pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlac
         sleep(RELEASED_PAUSE).await;
     }
     let (mut pause, mut quota_pause, mut has_given_back) = (STORE_PAUSE.0, STORE_PAUSE.0, false);
+    let (mut was_away, mut refused_at) = (false, None);
     loop {
         let halt = match create(app, kubernetes, job, &owner).await {
             Ok(()) => return,
@@ -110,6 +115,7 @@ pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlac
         let (wait, gives_back) = match halt {
             Halt::NoStore => (longer(&mut pause), false),
             Halt::NoCluster { after, message } => {
+                (was_away, refused_at) = (true, None);
                 let has_waited = waited >= PLACE_PATIENCE;
                 if has_waited {
                     show_wait(app, job, CLUSTER_UNAVAILABLE, message).await;
@@ -122,7 +128,14 @@ pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlac
                 (std::mem::replace(&mut quota_pause, next), true)
             }
             Halt::Quota(error) => return fail(app, job, &error.into()).await,
-            Halt::Failed(failure) => return fail(app, job, &failure).await,
+            Halt::Failed(failure) => {
+                let is_refused = was_away && is_of_cluster(&failure);
+                let since = *refused_at.get_or_insert_with(Instant::now);
+                if !is_refused || since.elapsed() > ROLES_PATIENCE {
+                    return fail(app, job, &failure).await;
+                }
+                (ROLES_PAUSE, false)
+            }
         };
         let place = gives_back.then(|| places.give_back());
         if gives_back && !has_given_back {
