@@ -44,6 +44,7 @@ pub(crate) async fn measure(
     let server = cluster.serve(&cluster.bench.place(engine)?, namespace)?;
     let mut slices = Slices::open(cluster, &server, namespace).await?;
     let size = cluster.bench.sizes.kubernetes;
+    let mut exists_ratios = vec![];
     let (mut ratios, mut ordered_ms, mut bare_ms, mut created_ms) = (vec![], vec![], vec![], vec![]);
     // The first round warms up and is not counted.
     for round in 0..=size.rounds {
@@ -60,6 +61,7 @@ pub(crate) async fn measure(
         }
         // Times of neighbouring slices, so that a change of the machine's speed between rounds does not matter.
         ratios.push(median(ordered.iter().copied()) / median(bare.iter().copied()));
+        exists_ratios.push(median(created.iter().copied()) / median(bare.iter().copied()));
         ordered_ms.extend(ordered);
         bare_ms.extend(bare);
         created_ms.extend(created);
@@ -79,6 +81,7 @@ pub(crate) async fn measure(
     report.figure(format!("kubernetes.{name}.request_ratio_q3"), percentile(&ratios, 75));
     report.figure(format!("kubernetes.{name}.request_p50_ms"), request_ms);
     report.figure(format!("kubernetes.{name}.job_exists_p50_ms"), created_ms);
+    report.rounds(format!("kubernetes.{name}.job_exists_ratio"), exists_ratios);
     report.figure(format!("kubernetes.{name}.bare_create_p50_ms"), bare_ms);
     report.note(format!(
         "kubernetes.request_ratio: {} pairs of slices of {} requests, one after the other over a kept connection, that alternate with \

@@ -7,7 +7,7 @@ use ostler_protocol::{
     ids::{RunnerJobId, prefix_range},
     kernel::{
         liveness::Phase,
-        runner_jobs::{JobPhase, ListRunnerJobs, RunnerJob},
+        runner_jobs::{JobPhase, ListRunnerJobs, RUNNER_RELEASED, RunnerJob},
     },
     limits::PAGE_ITEMS_MAX,
 };
@@ -196,6 +196,9 @@ fn ending(job: &RunnerJob) -> String {
     let summary = job.terminal_summary.to_value();
     let turn = field(&summary, "turnStatus");
     let status = match (job.phase, turn.as_str()) {
+        (JobPhase::Succeeded, "") if field(&summary, "status") == RUNNER_RELEASED => {
+            "its runner had released the run".to_owned()
+        }
         (JobPhase::Succeeded, "") => "nothing was left to do".to_owned(),
         (JobPhase::Succeeded, turn) => format!("last turn {turn}"),
         _ => field(&summary, "status"),
@@ -296,6 +299,9 @@ mod tests {
         assert_eq!(ending(&succeeded), "last turn failed (backend-failed): it fell");
         succeeded.terminal_summary = RawJson::of(&json!({"status": "idle", "message": "there was nothing left to do"}));
         assert_eq!(ending(&succeeded), "nothing was left to do", "said once");
+        let summary = json!({"status": "released", "message": "the pod of the runner is gone: DeadlineExceeded"});
+        succeeded.terminal_summary = RawJson::of(&summary);
+        assert_eq!(ending(&succeeded), "its runner had released the run");
         let mut pending = job(1);
         pending.terminal_summary = RawJson::of(&json!({}));
         assert_eq!(ending(&pending), "-");

@@ -25,6 +25,12 @@ const STOPPED: (&str, i32) = ("stopped", 130);
 const LOG_TAIL_BYTES_MAX: usize = 2_048;
 /// The cluster's reason for ending a Job whose time limit is over.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// The cluster's reason for the end of a container that its node does not have: it never started, or the node has lost it. The exit
+/// code beside it, 137, is not one of the runner.
+pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+
+/// The cluster's reason for a container that ended with another code than 0 by itself.
+const PLAIN_ERROR: &str = "Error";
 
 /// The observed reason of a start whose objects exceed a quota of the cluster.
 pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
@@ -44,6 +50,25 @@ pub enum ClusterState {
     Terminated(JobObservation),
     /// The Job has failed or its pod is gone, and nothing shows how the runner ended: deleted, evicted or past its deadline.
     Vanished(JobObservation),
+}
+
+impl ClusterState {
+    /// Keeps the reason why a pod waited if the pod was stopped before its container started: its node then reports no other reason.
+    /// `last`: what was recorded before, by this rule or while the pod waited. `was_held`: the runner has held its run, so it has started.
+    pub fn with_reason_of_wait(self, last: &JobObservation, was_held: bool) -> Self {
+        let is_unknown = |seen: &JobObservation| seen.reason.as_deref() == Some(CONTAINER_STATUS_UNKNOWN);
+        let has_waited = matches!(last.phase, ObservedPhase::Pending | ObservedPhase::Failed)
+            && last.exit_code.is_none()
+            && last.pod_name.is_some()
+            && last.reason.is_some()
+            && !was_held;
+        match self {
+            Self::Vanished(seen) if has_waited && is_unknown(&seen) && seen.job_uid == last.job_uid => {
+                Self::Vanished(JobObservation { reason: last.reason.clone(), message: last.message.clone(), ..seen })
+            }
+            state => state,
+        }
+    }
 }
 
 /// What else a step depends on.
@@ -177,7 +202,9 @@ fn ended_summary(own: Option<Map<String, Value>>, observed: &JobObservation) -> 
             Some(0) => summary_fields("exited", None, "the runner ended", None),
             code => {
                 let code = code.map_or_else(|| "an unknown code".to_owned(), |code| format!("code {code}"));
-                summary_fields("exited", Some("infra-failed"), &format!("the runner ended with {code}"), None)
+                let reason = observed.reason.as_deref().filter(|reason| *reason != PLAIN_ERROR);
+                let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+                summary_fields("exited", Some("infra-failed"), &format!("the runner ended with {code}{reason}"), None)
             }
         };
         let tail = observed.message.as_deref().map(whole_lines).filter(|tail| !tail.is_empty());
@@ -282,6 +309,14 @@ mod tests {
         assert_eq!(ended(0).0, JobEnd::Succeeded);
         let (end, summary) = ended(137);
         assert_eq!((end, &summary["exitCode"], &summary["jobName"]), (JobEnd::Failed, &json!(137), &json!("n")));
+        for (reason, message) in [
+            ("OOMKilled", "the runner ended with code 137: OOMKilled"),
+            (PLAIN_ERROR, "the runner ended with code 137"),
+        ] {
+            let (reason, exit_code) = (Some(reason.to_owned()), Some(137));
+            let killed = JobObservation { reason, exit_code, ..observed(ObservedPhase::Failed) };
+            assert_eq!(end_of(next_step(ClusterState::Terminated(killed), FACTS, LIMITS)).1["message"], message);
+        }
         let evicted = JobObservation { reason: Some("Evicted".into()), ..observed(ObservedPhase::Failed) };
         let (end, summary) = end_of(next_step(ClusterState::Vanished(evicted), FACTS, LIMITS));
         assert_eq!((end, &summary["reason"]), (JobEnd::Lost, &json!("Evicted")));
@@ -290,6 +325,41 @@ mod tests {
         let had_pod = StartFacts { has_pod: true, ..FACTS };
         let pending = ClusterState::Active(observed(ObservedPhase::Pending));
         assert_eq!(end_of(next_step(pending, had_pod, LIMITS)).0, JobEnd::Lost);
+    }
+
+    #[test]
+    fn a_pod_that_was_stopped_before_its_container_started_shows_why_it_waited() {
+        let seen = |phase, reason: &str| {
+            let (pod_name, reason) = (Some("n-x1y2z".into()), Some(reason.into()));
+            JobObservation { pod_name, reason, ..observed(phase) }
+        };
+        let reason_after = |last: &JobObservation, reason: &str, was_held: bool| {
+            let stopped = ClusterState::Vanished(seen(ObservedPhase::Failed, reason));
+            match stopped.with_reason_of_wait(last, was_held) {
+                ClusterState::Vanished(seen) => seen.reason.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let pulling = seen(ObservedPhase::Pending, "ImagePullBackOff");
+        // While the lease lasts, the first look records what the next one sees again.
+        for last in [&pulling, &seen(ObservedPhase::Failed, "ImagePullBackOff")] {
+            assert_eq!(reason_after(last, CONTAINER_STATUS_UNKNOWN, false), "ImagePullBackOff");
+        }
+        // It ran, or was one of another start, or had no pod yet.
+        let others = [
+            seen(ObservedPhase::Running, "ImagePullBackOff"),
+            JobObservation { job_uid: "another".into(), ..pulling.clone() },
+            JobObservation { pod_name: None, reason: Some(QUOTA_EXCEEDED.into()), ..pulling.clone() },
+            JobObservation { exit_code: Some(1), ..seen(ObservedPhase::Failed, "Error") },
+        ];
+        for last in others {
+            assert_eq!(reason_after(&last, CONTAINER_STATUS_UNKNOWN, false), CONTAINER_STATUS_UNKNOWN);
+        }
+        assert_eq!(reason_after(&pulling, CONTAINER_STATUS_UNKNOWN, true), CONTAINER_STATUS_UNKNOWN);
+        // Starts that exceed their time limit are counted by this reason.
+        for reason in [DEADLINE_EXCEEDED, "Evicted"] {
+            assert_eq!(reason_after(&pulling, reason, false), reason);
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct KubernetesSection {
     /// The certificate authority (PEM) that pods trust for `server_url`, beside those of their image.
     #[schema(value_type = Option<String>)]
     pub ca_file: Option<PathBuf>,
-    /// With this many finished Jobs, the oldest are deleted before another one is created.
+    /// Finished Jobs to keep. Above this, the oldest are deleted, also to make room for Jobs that are about to be created.
     pub finished_jobs_max: u32,
     /// The cluster deletes a Job this long after it has finished, in seconds.
     pub finished_ttl_s: u32,

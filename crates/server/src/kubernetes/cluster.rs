@@ -22,7 +22,7 @@ use kube::{
 use ostler_protocol::{Failure, Rule, text::clip};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     job_manifest::{JOB_NAME_LABEL, SELECTOR},
@@ -38,6 +38,9 @@ const PAGE_OBJECTS_MAX: u32 = 500;
 /// soon after that.
 pub(super) const WATCH_S: u32 = 60;
 const MESSAGE_CHARS_MAX: usize = 300;
+/// How long after an outage calls may still be refused: an API server that has just started refuses them until it has read its roles.
+/// A watch may last notice an outage ten seconds before the outage ends, which is its longest pause.
+const RECOVERY: Duration = Duration::from_secs(20);
 /// How the API server words a refusal by a ResourceQuota. It has no reason of its own.
 const QUOTA_USED_UP: &str = "exceeded quota";
 
@@ -130,6 +133,8 @@ pub struct Cluster {
     namespace: String,
     deadline: Duration,
     calls: Mutex<CallCounts>,
+    /// When the API server last failed to respond, or ended a watch with an error.
+    unavailable_at: Mutex<Option<Instant>>,
 }
 
 /// Calls by verb and resource.
@@ -148,7 +153,7 @@ impl Cluster {
         config.default_retry = false;
         let namespace = section.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| unusable(&error))?;
-        Ok(Self { client, namespace, deadline, calls: Mutex::default() })
+        Ok(Self { client, namespace, deadline, calls: Mutex::default(), unavailable_at: Mutex::default() })
     }
 
     pub fn namespace(&self) -> &str {
@@ -158,6 +163,15 @@ impl Cluster {
     /// How often this server has called the API server, failed calls included.
     pub fn calls(&self) -> CallCounts {
         self.calls.lock().clone()
+    }
+
+    /// Whether the API server was away a short time ago, so that a refused call may be granted soon.
+    pub fn has_recovered_lately(&self) -> bool {
+        self.unavailable_at.lock().is_some_and(|at| at.elapsed() <= RECOVERY)
+    }
+
+    pub(super) fn note_unavailable(&self) {
+        *self.unavailable_at.lock() = Some(Instant::now());
     }
 
     pub async fn create_job(&self, job: &Job) -> Result<Job, ClusterError> {
@@ -304,10 +318,14 @@ impl Cluster {
     ) -> Result<T, ClusterError> {
         tracing::trace!(verb, resource, "calling the API server");
         *self.calls.lock().entry((verb, resource)).or_default() += 1;
-        match timeout(self.deadline, call).await {
+        let response = match timeout(self.deadline, call).await {
             Ok(response) => response.map_err(ClusterError::from),
             Err(_) => Err(ClusterError::later("it did not respond in time")),
+        };
+        if matches!(response, Err(ClusterError::Later { .. })) {
+            self.note_unavailable();
         }
+        response
     }
 }
 

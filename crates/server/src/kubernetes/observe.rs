@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 use ostler_protocol::{
     ids::RunnerJobId,
     kernel::{
-        cluster_launching::{ClusterState, DEADLINE_EXCEEDED},
+        cluster_launching::{CONTAINER_STATUS_UNKNOWN, ClusterState, DEADLINE_EXCEEDED},
         runner_jobs::{JobObservation, ObservedPhase},
     },
     text::clip,
@@ -54,7 +54,7 @@ pub struct PodFacts {
     pub phase: ObservedPhase,
     pub reason: Option<String>,
     pub message: Option<String>,
-    /// Set once the runner's container has terminated.
+    /// Set once the runner's container has terminated. `None` if its node does not know how.
     pub exit_code: Option<i32>,
     /// By when it should have ended.
     pub delete_at: Option<Timestamp>,
@@ -112,11 +112,14 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
         Some("Unknown") => ObservedPhase::Unknown,
         _ => ObservedPhase::Pending,
     };
-    let phase = match terminated {
-        Some(ended) if ended.exit_code == 0 => ObservedPhase::Succeeded,
-        Some(_) => ObservedPhase::Failed,
-        None if is_unreachable(status) => ObservedPhase::Unknown,
-        None => phase,
+    let exit_code = terminated
+        .filter(|ended| ended.reason.as_deref() != Some(CONTAINER_STATUS_UNKNOWN))
+        .map(|ended| ended.exit_code);
+    let phase = match (terminated, exit_code) {
+        (Some(_), Some(0)) => ObservedPhase::Succeeded,
+        (Some(_), _) => ObservedPhase::Failed,
+        (None, _) if is_unreachable(status) => ObservedPhase::Unknown,
+        (None, _) => phase,
     };
     let (reason, message) = why(status, runner);
     Some(PodFacts {
@@ -127,7 +130,7 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
         phase,
         reason,
         message,
-        exit_code: terminated.map(|ended| ended.exit_code),
+        exit_code,
         delete_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
         is_gone: false,
     })
@@ -292,6 +295,17 @@ mod tests {
         let evicted = pod(json!({"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}));
         let ClusterState::Vanished(seen) = observed(&job(json!({"active": 1})), &evicted) else { panic!("vanished") };
         assert_eq!(seen.reason.as_deref(), Some("Evicted"));
+    }
+
+    #[test]
+    fn a_container_that_its_node_does_not_have_shows_no_exit_of_the_runner() {
+        let state = json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown",
+            "message": "The container could not be located when the pod was terminated"}});
+        let unknown = pod(runner("Failed", state));
+        let ClusterState::Vanished(seen) = observed(&job(json!({"active": 1})), &unknown) else { panic!("vanished") };
+        assert_eq!((seen.exit_code, seen.reason.as_deref()), (None, Some("ContainerStatusUnknown")));
+        let ClusterState::Vanished(seen) = observed(&overdue("Failed"), &unknown) else { panic!("vanished") };
+        assert_eq!((seen.exit_code, seen.reason.as_deref()), (None, Some("DeadlineExceeded")));
     }
 
     /// A Job whose time limit is over, by its condition of this type.

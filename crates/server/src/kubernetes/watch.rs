@@ -131,6 +131,10 @@ async fn follow<K: Cached>(cluster: &Cluster, cache: &ClusterCache) {
                 tracing::info!(kind, "the API server forgot the position of a watch; listing again");
             }
             Err((at, error)) => {
+                // A watch whose connection broke is no failed call.
+                if matches!(error, ClusterError::Later { .. }) {
+                    cluster.note_unavailable();
+                }
                 version = at;
                 let after = match &error {
                     ClusterError::Later { after: Some(after), .. } => (*after).max(pause),

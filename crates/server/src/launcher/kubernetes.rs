@@ -72,6 +72,7 @@ async fn run_jobs(app: &App, kubernetes: &Kubernetes) {
             _ = resync.tick() => {
                 let absent = reconciler.look_at_all().await;
                 absent.into_iter().for_each(|job| starts.spawn(job));
+                finished_jobs.make_room(app, kubernetes, 0);
                 is_claim_due = is_short;
             }
             Some(_) = starts.tasks.join_next(), if starts.tasks.len() >= STARTS_MAX => is_claim_due = is_short,

@@ -138,6 +138,28 @@ async fn an_api_server_that_has_not_read_its_roles_after_a_restart_fails_no_star
     assert_eq!((&shown["phase"], &shown["attempt"]), (&json!("running"), &json!(1)), "{shown}");
 }
 
+/// Its start has not met the outage: only the watches have.
+#[one_engine]
+async fn a_job_that_is_ordered_after_an_outage_is_started_once_although_calls_are_refused_at_first(engine: Engine) {
+    let mut cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    // The server has listed the cluster.
+    let (_, _, before) = ordered_job(&server).await;
+    cluster.created(&id(&before, "jobName")).await;
+    cluster.api_mut().stop();
+    tokio::time::sleep(LATER_LOOKS).await;
+    cluster.api().deny("create", "jobs");
+    cluster.api_mut().start_again().unwrap();
+    let counted = cluster.api().count("create", "jobs");
+    let (_, _, job) = ordered_job(&server).await;
+    let refused = || cluster.api().count("create", "jobs") - counted;
+    eventually("several calls are refused", async || (refused() >= 3).then_some(())).await;
+    cluster.api().heal();
+    cluster.created(&id(&job, "jobName")).await;
+    let shown = server.get(&id(&job["poll"], "job")).await.ok();
+    assert_eq!((&shown["phase"], &shown["attempt"]), (&json!("running"), &json!(1)), "{shown}");
+}
+
 #[both_engines]
 async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(engine: Engine) {
     let mut cluster = TestCluster::start();

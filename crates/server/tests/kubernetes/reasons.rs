@@ -91,6 +91,24 @@ async fn a_start_whose_time_limit_is_over_counts_although_its_runner_released_it
     assert_eq!(server.get(&id(&job["poll"], "job")).await.ok()["attempt"], 2);
 }
 
+#[both_engines]
+async fn a_pod_that_was_stopped_before_its_container_started_is_lost_for_the_reason_why_it_waited(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    let (run_id, _, job) = ordered_job(&server).await;
+    let name = id(&job, "jobName");
+    let pod = cluster.pod_of(&name).await;
+    cluster.report(&pod, "Pending", &json!({"waiting": {"reason": "ImagePullBackOff"}}));
+    job_shows(&server, &job, "why it waits", |job| job["observed"]["reason"] == "ImagePullBackOff").await;
+    // What a kubelet reports of a container that it has never started.
+    cluster.report(&pod, "Failed", &json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}));
+    cluster.created(&format!("{name}-2")).await;
+    let ends = server.events_of(&run_id, "backend_status").await;
+    let end = &ends.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap()["payload"]["end"];
+    let expected = (&json!("lost"), &json!("ImagePullBackOff"), &Value::Null);
+    assert_eq!((&end["status"], &end["reason"], &end["exitCode"]), expected, "{end}");
+}
+
 /// The longest pause before another start.
 const RESTART_PAUSE_MS: i64 = 16_001;
 

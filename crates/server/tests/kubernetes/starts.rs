@@ -188,15 +188,7 @@ async fn finished_jobs_are_deleted_beside_new_starts_and_read_together(engine: E
         recorder = Some(Recorder::of(&mut setup.config));
     })
     .await;
-    for number in 0..FOREIGN {
-        let created = cluster.create("jobs", foreign_job(number)).unwrap();
-        let condition = json!({"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        assert!(cluster.patch(
-            "jobs",
-            &id(&created["metadata"], "name"),
-            &json!({"status": {"conditions": [condition]}})
-        ));
-    }
+    finish_foreign_jobs(&cluster, FOREIGN);
     let first = finished_job(&cluster, &server).await;
     cluster.api().inject(KubeFault::Delay(SLOW), "delete", "jobs", MANY);
     let began = Instant::now();
@@ -208,4 +200,40 @@ async fn finished_jobs_are_deleted_beside_new_starts_and_read_together(engine: E
     assert_eq!(foreign, FOREIGN, "another installation may share the namespace");
     let reads = recorder.unwrap().statements();
     assert!(reads.iter().any(|sent| sent.sql.contains("t.runner_job_id IN (SELECT one")), "one query reads them");
+}
+
+/// Finished Jobs of another installation in the same namespace.
+fn finish_foreign_jobs(cluster: &TestCluster, count: usize) {
+    for number in 0..count {
+        let created = cluster.create("jobs", foreign_job(number)).unwrap();
+        let condition = json!({"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let status = json!({"status": {"conditions": [condition]}});
+        assert!(cluster.patch("jobs", &id(&created["metadata"], "name"), &status));
+    }
+}
+
+#[one_engine]
+async fn finished_jobs_above_the_limit_are_deleted_without_a_new_start(engine: Engine) {
+    const FOREIGN: usize = 5;
+    const SEVERAL_LOOKS: Duration = Duration::from_millis(400);
+    let cluster = TestCluster::start();
+    let server = TestServer::with(engine, |setup| {
+        cluster.choose(setup);
+        setup.config.kubernetes.finished_jobs_max = 2;
+    })
+    .await;
+    finish_foreign_jobs(&cluster, FOREIGN);
+    // The deletions that the orders themselves lead to fail.
+    cluster.api().inject(KubeFault::InternalError, "delete", "jobs", MANY);
+    let mut names = vec![];
+    for _ in 0..3 {
+        names.push(finished_job(&cluster, &server).await);
+        // The cluster's times are in seconds.
+        cluster.api().advance(Duration::from_secs(2));
+    }
+    assert_eq!(cluster.job_names().len(), FOREIGN + 3);
+    cluster.api().heal();
+    eventually("the oldest one is deleted", async || cluster.job(&names[0]).is_none().then_some(())).await;
+    tokio::time::sleep(SEVERAL_LOOKS).await;
+    assert_eq!(cluster.job_names().len(), FOREIGN + 2, "those of others do not count");
 }

@@ -82,7 +82,7 @@ pub struct JobRetention {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JobCleanup {
-    /// With this many finished Jobs, the oldest are deleted first.
+    /// Above this many finished Jobs, the oldest are deleted.
     pub finished_jobs_max: u32,
     /// With this many unfinished Jobs, which are never deleted, the request is refused.
     pub active_jobs_max: u32,

@@ -92,18 +92,18 @@ impl FinishedJobs {
     /// Deletes the oldest finished Jobs if there are too many with the `wanted` ones that are about to be created. Active ones are
     /// never deleted to make room.
     pub(super) fn make_room(&mut self, app: &App, kubernetes: &Kubernetes, wanted: usize) {
-        let section = &app.config.kubernetes;
-        if wanted == 0 || self.pass.as_ref().is_some_and(|pass| !pass.is_finished()) {
+        if self.pass.as_ref().is_some_and(|pass| !pass.is_finished()) {
             return;
         }
-        let finished = kubernetes.cache.finished(&section.job_prefix);
-        let over = (finished.len() + wanted).saturating_sub(section.finished_jobs_max as usize);
-        if over == 0 {
+        let section = &app.config.kubernetes;
+        let finished = take_known(&mut self.foreign.lock(), kubernetes.cache.finished(&section.job_prefix));
+        let stay = (section.finished_jobs_max as usize).saturating_sub(wanted);
+        if finished.len() <= stay {
             return;
         }
         let (app, kubernetes, foreign) = (app.clone(), kubernetes.clone(), self.foreign.clone());
         self.pass = Some(tokio::spawn(async move {
-            if let Err(failure) = delete_oldest(&app, &kubernetes, &foreign, finished, over).await {
+            if let Err(failure) = delete_oldest(&app, &kubernetes, &foreign, finished, stay).await {
                 tracing::warn!(%failure, "reading the jobs of finished Jobs failed; trying again");
             }
         }));
@@ -118,31 +118,30 @@ impl Drop for FinishedJobs {
     }
 }
 
-/// Deletes this many of the finished Jobs, which are ordered by age.
+/// Deletes the oldest of the finished Jobs, which are ordered by age, so that this many stay.
 async fn delete_oldest(
     app: &App,
     kubernetes: &Kubernetes,
     foreign: &Mutex<BTreeSet<String>>,
     finished: Vec<FinishedJob>,
-    over: usize,
+    stay: usize,
 ) -> Result<(), Failure> {
-    let candidates = take_known(&mut foreign.lock(), finished);
-    let mut deletable: Vec<FinishedJob> = vec![];
-    for page in candidates.chunks(PAGE_ROWS_MAX) {
+    let (mut count, mut deletable) = (0_usize, vec![]);
+    for page in finished.chunks(PAGE_ROWS_MAX) {
         let stored = StoredJobs::read(app, page.iter().map(|seen| seen.runner_job_id)).await?;
         for seen in page {
-            match stored.get(seen.runner_job_id) {
-                None => drop(foreign.lock().insert(seen.uid.clone())),
-                // A Job whose end is not stored yet is needed. A younger one is deleted in its place.
-                Some(job) if is_over(app, job, &seen.name, Duration::ZERO) => deletable.push(seen.clone()),
-                Some(_) => {}
+            let Some(job) = stored.get(seen.runner_job_id) else {
+                foreign.lock().insert(seen.uid.clone());
+                continue;
+            };
+            count += 1;
+            // A Job whose end is not stored yet is needed. A younger one is deleted in its place.
+            if is_over(app, job, &seen.name, Duration::ZERO) {
+                deletable.push(seen.clone());
             }
         }
-        if deletable.len() >= over {
-            break;
-        }
     }
-    deletable.truncate(over);
+    deletable.truncate(count.saturating_sub(stay));
     let deletions = stream::iter(deletable).for_each_concurrent(DELETIONS_MAX, |job| async move {
         match kubernetes.cluster.delete_job(&job.name, &job.uid).await {
             Ok(()) => kubernetes.cache.remove_job(&job.name),

@@ -251,6 +251,7 @@ async fn look_at(
         // What is seen of a pod may be late: its runner may have had the run already, and exits by itself.
         facts.has_work |= is_waiting && (facts.was_held || facts.age < CREATE_PATIENCE);
     }
+    let state = state.with_reason_of_wait(&recorded(&job), facts.was_held);
     // What a deleted Job last showed is not true any more.
     let is_deleted = state == ClusterState::Absent && facts.is_recorded;
     let seen = match is_deleted {

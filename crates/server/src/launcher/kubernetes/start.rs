@@ -90,8 +90,7 @@ const RELEASED_PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest pause of a start whose objects exceed a quota. Each attempt costs several calls, and nothing shows when there is room.
 const QUOTA_PAUSE_MAX: Duration = Duration::from_secs(15);
-/// An API server that has just started refuses calls until it has read its roles. A start for which the cluster was away tries
-/// again for this long after the first refusal.
+/// How long a start tries again whose calls are refused after an outage of the cluster.
 const ROLES_PATIENCE: Duration = Duration::from_secs(10);
 const ROLES_PAUSE: Duration = Duration::from_millis(500);
 /// A start that has waited this long for the cluster gives back its place: others may be able to continue. Another server repeats it, too.
@@ -105,7 +104,7 @@ pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlac
         sleep(RELEASED_PAUSE).await;
     }
     let (mut pause, mut quota_pause, mut has_given_back) = (STORE_PAUSE.0, STORE_PAUSE.0, false);
-    let (mut was_away, mut refused_at) = (false, None);
+    let mut refused_at = None;
     loop {
         let halt = match create(app, kubernetes, job, &owner).await {
             Ok(()) => return,
@@ -115,7 +114,7 @@ pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlac
         let (wait, gives_back) = match halt {
             Halt::NoStore => (longer(&mut pause), false),
             Halt::NoCluster { after, message } => {
-                (was_away, refused_at) = (true, None);
+                refused_at = None;
                 let has_waited = waited >= PLACE_PATIENCE;
                 if has_waited {
                     show_wait(app, job, CLUSTER_UNAVAILABLE, message).await;
@@ -129,9 +128,9 @@ pub(super) async fn start(app: &App, kubernetes: &Kubernetes, places: &StartPlac
             }
             Halt::Quota(error) => return fail(app, job, &error.into()).await,
             Halt::Failed(failure) => {
-                let is_refused = was_away && is_of_cluster(&failure);
+                let may_pass = refused_at.is_some() || kubernetes.cluster.has_recovered_lately();
                 let since = *refused_at.get_or_insert_with(Instant::now);
-                if !is_refused || since.elapsed() > ROLES_PATIENCE {
+                if !is_of_cluster(&failure) || !may_pass || since.elapsed() > ROLES_PATIENCE {
                     return fail(app, job, &failure).await;
                 }
                 (ROLES_PAUSE, false)

@@ -143,10 +143,14 @@ async fn prepare(
         match order {
             PodOrder::Run => {}
             PodOrder::Evict { message } => {
-                reporter.evicted(SIGNAL_CODE_BASE + Signal::KILL.as_raw(), &message).await;
+                reporter.stopped_before_start(Some(&message)).await;
                 return None;
             }
-            _ => return None,
+            PodOrder::Terminate { .. } => {
+                reporter.stopped_before_start(None).await;
+                return None;
+            }
+            PodOrder::Kill { .. } | PodOrder::Vanish => return None,
         }
         let planned = match read_secrets(shared, pod).await {
             Ok(secrets) => plan(pod, &secrets, &shared.directory, &shared.images),

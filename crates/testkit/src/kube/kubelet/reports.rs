@@ -20,6 +20,8 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 /// If the log replaces the message, it is its end: at most so many bytes and lines.
 const LOG_BYTES_MAX: usize = 2048;
 const LOG_LINES_MAX: usize = 80;
+/// The exit code of a container that was killed, or that does not exist any more.
+const KILLED_CODE: i32 = 137;
 
 /// Registers a ready node whose kubelet listens on this port of loopback.
 pub(super) async fn register_node(client: &Client, name: &str, port: u16) -> Result<(), Error> {
@@ -94,12 +96,16 @@ impl Reporter {
     }
 
     pub(super) async fn evicted(&self, exit_code: i32, message: &str) {
-        let disruption = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message,
-            "lastTransitionTime": time_text(now())
-        });
-        let more = json!({"reason": "Evicted", "message": message, "conditions": [disruption]});
-        self.report("Failed", &self.terminated_state(exit_code, "Error"), more).await;
+        self.report("Failed", &self.terminated_state(exit_code, "Error"), eviction_status(message)).await;
+    }
+
+    /// Reports the end of a pod whose container never started, as a kubelet does: with an exit code that nothing returned.
+    pub(super) async fn stopped_before_start(&self, eviction: Option<&str>) {
+        let state = json!({"terminated": {
+            "exitCode": KILLED_CODE, "reason": "ContainerStatusUnknown",
+            "message": "The container could not be located when the pod was terminated"
+        }});
+        self.report("Failed", &state, eviction.map_or_else(|| json!({}), eviction_status)).await;
     }
 
     fn terminated_state(&self, exit_code: i32, reason: &str) -> Value {
@@ -173,6 +179,15 @@ impl Reporter {
             }
         }
     }
+}
+
+/// The part of a pod's status that shows its eviction.
+fn eviction_status(message: &str) -> Value {
+    let disruption = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message,
+        "lastTransitionTime": time_text(now())
+    });
+    json!({"reason": "Evicted", "message": message, "conditions": [disruption]})
 }
 
 /// A container is in one state: the merge must delete the others.
