@@ -403,7 +403,7 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     let said = server.events_of(&run, "assistant_message").await;
     let reply = |index: usize| said[index]["payload"]["text"].clone();
     let whole = json!([
-        {"id": "s", "role": "system", "content": "never kept"},
+        {"id": "s", "role": "system", "content": "be brief"},
         {"id": "m-run-1", "role": "user", "content": "one"}, {"id": "a", "role": "assistant", "content": reply(0)},
         {"id": "m-run-2", "role": "user", "content": secret}, {"id": "b", "role": "assistant", "content": reply(1)},
         {"id": "m", "role": "user", "content": [{"type": "text", "text": "three"}]},

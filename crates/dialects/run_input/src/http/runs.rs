@@ -67,8 +67,8 @@ pub(crate) async fn create(
     };
     // A thread that does not exist has called no tools: results at the end belong to the message, as in the other form.
     let input = match streams && service::runs::only_answers_new_thread(&app, &caller, &input).await? {
-        true => match app.compute(body.len(), || RunInput::read(&body, Form::Queued)).await.map_err(Failure::from) {
-            Ok(queued) => queued,
+        true => match app.compute(body.len(), || RunInput::read(&body, Form::Opening)).await.map_err(Failure::from) {
+            Ok(opening) => opening,
             // The thread has no message either. The answers are rejected below, because no call waits for them.
             Err(failure) => {
                 tracing::debug!(%failure, "the answers to a thread that does not exist cannot be read as its message");

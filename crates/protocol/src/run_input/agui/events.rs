@@ -250,6 +250,18 @@ pub struct TokenUsage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "role", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum SnapshotMessage {
+    /// An instruction of the client. Clients remove messages that a snapshot does not have.
+    System {
+        id: String,
+        /// Its text and other fields, as the client sent them.
+        #[serde(flatten)]
+        fields: Map<String, Value>,
+    },
+    Developer {
+        id: String,
+        #[serde(flatten)]
+        fields: Map<String, Value>,
+    },
     User {
         id: String,
         /// Text, or parts.
@@ -284,7 +296,11 @@ pub enum SnapshotMessage {
 impl SnapshotMessage {
     pub fn id(&self) -> &str {
         match self {
-            Self::User { id, .. } | Self::Assistant { id, .. } | Self::Tool { id, .. } => id,
+            Self::System { id, .. }
+            | Self::Developer { id, .. }
+            | Self::User { id, .. }
+            | Self::Assistant { id, .. }
+            | Self::Tool { id, .. } => id,
         }
     }
 }

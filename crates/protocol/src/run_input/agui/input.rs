@@ -38,8 +38,11 @@ pub enum Form {
     /// An acceptance, and the events elsewhere.
     Queued,
     /// The events in the same response. Stock AG-UI clients ask like this, and send the whole transcript each time: what
-    /// comes before the last user message is set aside, to be compared with our own history, and counts for no rule.
+    /// comes before the last user message is set aside, to be compared with our own history. Of that, only system and developer
+    /// messages count: they are the client's instructions, which it repeats with each message.
     Streamed,
+    /// As [`Form::Streamed`], for a thread that does not exist: nothing but instructions can come before the message that the run is about.
+    Opening,
 }
 
 /// An input that fits.
@@ -119,14 +122,15 @@ impl RunInput {
         let thread_id = thread_id(&body)?;
         let run_id = run_id(&body)?;
         let resume = resume(&mut body)?;
-        let Messages { transcript, current, only_answers } = messages(&mut body, form, !resume.is_empty())?;
+        let Messages { transcript, instructions, current, only_answers } =
+            messages(&mut body, form, !resume.is_empty())?;
         let forwarded = RawForwardedProps::read(body.remove("forwardedProps"))?;
         let (user, others, replies) = match only_answers {
-            true => (None, vec![], replies::of_current(&current)?),
+            true => (None, instructions, replies::of_current(&current)?),
             false => {
                 let replies = replies::of_messages(transcript.iter().chain(current.iter().map(|sent| &sent.message)));
                 let (user, others) = one_user(current, !resume.is_empty())?;
-                (user, others, replies)
+                (user, instructions.into_iter().chain(others).collect(), replies)
             }
         };
         let mode = forwarded.mode()?;
@@ -186,7 +190,8 @@ fn hash(body: &Map<String, Value>) -> String {
     canonical_hash(&body)
 }
 
-/// The transcript that a stock client sends along does not count, but the whole of the body does against its own limit.
+/// The transcript that a stock client sends along does not count, except for its instructions. The whole of the body does, against its
+/// own limit.
 fn check_size(body: &[u8], form: Form) -> Result<(), InputRefused> {
     #[derive(Deserialize)]
     struct Spans<'a> {
@@ -199,14 +204,17 @@ fn check_size(body: &[u8], form: Form) -> Result<(), InputRefused> {
         return Ok(());
     }
     let too_large = || InputRefused::new(Rule::AgentPayloadInvalid, TOO_LARGE);
-    if form == Form::Queued || body.len() > BODY_BYTES_MAX {
+    if form != Form::Streamed || body.len() > BODY_BYTES_MAX {
         return Err(too_large());
     }
     let Spans { messages, resume } = serde_json::from_slice(body).map_err(|_| too_large())?;
     let read = |raw: &&RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or_default();
     let values: Vec<Value> = messages.iter().map(read).collect();
-    let (aside, _) = split(&values, form, !resume.unwrap_or_default().is_empty());
-    let aside_bytes: usize = messages[..aside].iter().map(|raw| raw.get().len()).sum();
+    let resumes = !resume.unwrap_or_default().is_empty();
+    let (aside, _) = split(&values, form, resumes);
+    let is_aside = |value: &Value| resumes || !is_instruction(value);
+    let bytes = messages.iter().zip(&values).take(aside).filter(|(_, value)| is_aside(value));
+    let aside_bytes: usize = bytes.map(|(raw, _)| raw.get().len()).sum();
     if body.len() - aside_bytes > INPUT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
 }
 
@@ -240,6 +248,8 @@ pub fn read_run_id(text: &str) -> Result<String, InputRefused> {
 /// counts.
 struct Messages {
     transcript: Vec<InputMessage>,
+    /// The system and developer messages of the transcript. None with `resume`: the turn that continues has them already.
+    instructions: Vec<SentMessage>,
     current: Vec<SentMessage>,
     /// The current messages are results of the front end's tools, and nothing else.
     only_answers: bool,
@@ -250,32 +260,57 @@ fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<
         return Err(InputRefused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be an array"));
     };
     let (from, only_answers) = split(&aside, form, resumes);
-    let mut current = aside.split_off(from);
-    refuse_if(current.len() > MESSAGES_MAX, Rule::AgentRunMessagesInvalid, "RunAgentInput.messages exceeds limit")?;
-    current.iter_mut().for_each(respell_message);
-    let sent: Vec<_> = current.iter().filter_map(Value::as_object).cloned().collect();
-    let read = read_messages(current.clone(), from)?;
-    let too_long = read.iter().any(|message| match message {
+    let current = aside.split_off(from);
+    let count = current.len() + aside.iter().filter(|value| !resumes && is_instruction(value)).count();
+    let limit = "RunAgentInput.messages exceeds limit";
+    refuse_if(current.len() > MESSAGES_MAX, Rule::AgentRunMessagesInvalid, limit)?;
+    let limit = "RunAgentInput.messages exceeds limit: the system and developer messages of the transcript count";
+    refuse_if(count > MESSAGES_MAX, Rule::AgentRunMessagesInvalid, limit)?;
+    let (current, sent) = read_messages(current, from)?;
+    let too_long = current.iter().any(|message| match message {
         InputMessage::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
         _ => false,
     });
     refuse_if(too_long, Rule::AgentRunMessagesInvalid, "RunAgentInput user message text exceeds limit")?;
-    for (index, message) in current.iter().enumerate() {
-        fields::check_message(message, from + index)?;
-    }
-    let current = read.into_iter().zip(sent).map(|(message, sent)| SentMessage { message, sent }).collect();
-    Ok(Messages { transcript: read_messages(aside, 0)?, current, only_answers })
+    check_fields(&sent, from)?;
+    let current = current.into_iter().zip(sent).map(|(message, sent)| SentMessage { message, sent: fields_of(sent) });
+    let current = current.collect();
+    let (transcript, sent) = read_messages(aside, 0)?;
+    check_fields(&sent, 0)?;
+    let instructions = transcript.iter().zip(sent).filter(|(message, _)| !resumes && message.is_instruction());
+    let instructions =
+        instructions.map(|(message, sent)| SentMessage { message: message.clone(), sent: fields_of(sent) });
+    let instructions = instructions.collect();
+    Ok(Messages { transcript, instructions, current, only_answers })
 }
 
-fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<InputMessage>, InputRefused> {
-    let read = |(index, mut value): (usize, Value)| {
-        respell_message(&mut value);
-        InputMessage::deserialize(&value).map_err(|_| {
-            let detail = format!("RunAgentInput.messages[{}]{}", from + index, fields::shape_fault(&value));
+/// Whether a message, which may have any shape, has the role of an instruction.
+pub(super) fn is_instruction(value: &Value) -> bool {
+    value["role"] == "system" || value["role"] == "developer"
+}
+
+/// Messages, and each as it was sent, under camelCase names and without nulls.
+fn read_messages(mut values: Vec<Value>, from: usize) -> Result<(Vec<InputMessage>, Vec<Value>), InputRefused> {
+    values.iter_mut().for_each(respell_message);
+    let read = |(index, value): (usize, &Value)| {
+        InputMessage::deserialize(value).map_err(|_| {
+            let detail = format!("RunAgentInput.messages[{}]{}", from + index, fields::shape_fault(value));
             InputRefused::new(Rule::AgentRunMessagesInvalid, detail)
         })
     };
-    values.into_iter().enumerate().map(read).collect()
+    let read: Result<Vec<_>, _> = values.iter().enumerate().map(read).collect();
+    Ok((read?, values))
+}
+
+fn check_fields(sent: &[Value], from: usize) -> Result<(), InputRefused> {
+    sent.iter().enumerate().try_for_each(|(index, message)| fields::check_message(message, from + index))
+}
+
+fn fields_of(sent: Value) -> Map<String, Value> {
+    match sent {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
 }
 
 fn one_user(current: Vec<SentMessage>, resumes: bool) -> Result<(Option<UserMessage>, Vec<SentMessage>), InputRefused> {

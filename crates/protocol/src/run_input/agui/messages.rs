@@ -183,6 +183,11 @@ impl InputMessage {
         }
     }
 
+    /// Whether it is an instruction to the agent, and not part of the conversation.
+    pub fn is_instruction(&self) -> bool {
+        matches!(self, Self::Developer { .. } | Self::System { .. })
+    }
+
     /// Its text, for an agent that receives it as context.
     pub fn text(&self) -> String {
         match self {

@@ -16,6 +16,7 @@ use crate::{
     ids::CommandId,
     kernel::{
         commands::CommandType,
+        context::{Context, Remark},
         events::{Event, EventType, PHASE_ROLLED_BACK},
     },
     run_input::history::{self, Picture, TextOrPicture, UserContent, UserContentPart},
@@ -24,6 +25,22 @@ use crate::{
 /// What the messages of a thread may come to. Larger threads are not replayed.
 pub const REPLAY_BYTES_MAX: usize = 2 * 1024 * 1024;
 const REPLAY_MESSAGES_MAX: usize = 5_000;
+
+/// The client's instructions among the messages that an agent got with a turn. They are no part of the thread's log.
+pub fn instructions(context: &Context) -> Vec<SnapshotMessage> {
+    let sent = context.messages.iter().filter_map(Remark::as_sent);
+    let instruction = |sent: Value| {
+        let Value::Object(mut fields) = sent else { return None };
+        let (id, role) = (fields.remove("id")?, fields.remove("role")?);
+        let id = id.as_str()?.to_owned();
+        match role.as_str()? {
+            "system" => Some(SnapshotMessage::System { id, fields }),
+            "developer" => Some(SnapshotMessage::Developer { id, fields }),
+            _ => None,
+        }
+    };
+    sent.filter_map(instruction).collect()
+}
 
 #[derive(Default)]
 pub struct RunReplay {

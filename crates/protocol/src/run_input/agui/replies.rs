@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    input::Form,
+    input::{Form, is_instruction},
     messages::{InputMessage, SentMessage},
     refused::InputRefused,
 };
@@ -41,6 +41,7 @@ pub(super) fn split(messages: &[Value], form: Form, resumes: bool) -> (usize, bo
     let is_user = |message: &Value| message["role"] == "user";
     let from = match form {
         Form::Queued => 0,
+        Form::Opening => messages.iter().position(|message| !is_instruction(message)).unwrap_or(0),
         Form::Streamed => messages.iter().rposition(is_user).unwrap_or(0),
     };
     (from, before.is_empty() && !results.is_empty())

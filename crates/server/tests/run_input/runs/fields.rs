@@ -3,7 +3,7 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use super::{RUNS, THREAD, message};
+use super::{RUNS, THREAD, message, received, resuming::ASKING};
 use crate::harness::{Engine, PNG, TestServer, both_engines, id};
 
 /// The input that the run's followers read back.
@@ -75,6 +75,37 @@ async fn every_field_of_the_input_is_read_back(engine: Engine) {
     for words in ["overflow", "cat.png", "called the tool f"] {
         assert!(command.contains(words), "{words}: {command}");
     }
+}
+
+/// A stock client begins its transcript with them, and removes what a snapshot does not have.
+#[both_engines]
+async fn instructions_before_the_message_reach_the_agent_of_every_run_and_are_in_snapshots(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let instructions = [
+        json!({"id": "s", "role": "system", "content": "be brief", "name": "page", "encryptedValue": "eA=="}),
+        json!({"id": "d", "role": "developer", "content": "be kind"}),
+    ];
+    let said = |run_id: &str, transcript: &[Value], text: &str| {
+        let mut body = message(run_id, text);
+        let user = body["messages"][0].clone();
+        body["messages"] = [transcript, &[user]].concat().into();
+        body
+    };
+    let first = received(&server.stream(&said("run-1", &instructions, "hello")).await.text);
+    assert_eq!(first[0].event["input"]["messages"].as_array().unwrap()[1..], instructions);
+    // The client's messages are now those of the first run.
+    let answer = first.iter().find(|event| event.kind() == "TEXT_MESSAGE_START").unwrap().event["messageId"].clone();
+    let mut transcript = instructions.to_vec();
+    transcript.push(first[0].event["input"]["messages"][0].clone());
+    transcript.push(json!({"id": answer, "role": "assistant", "content": "hello"}));
+    let second = received(&server.stream(&said("run-2", &transcript, ASKING)).await.text);
+    assert_eq!(second[0].event["input"]["messages"].as_array().unwrap()[1..], instructions);
+    let snapshot = second.iter().find(|event| event.kind() == "MESSAGES_SNAPSHOT").unwrap();
+    assert_eq!(snapshot.event["messages"].as_array().unwrap()[..2], instructions);
+    // The agent reads them with their author.
+    let run_id = server.run_of_thread().await;
+    let commands = server.get(&format!("/api/v1/runs/{run_id}/commands")).await.text;
+    assert!(commands.contains("page: be brief"), "{commands}");
 }
 
 #[both_engines]

@@ -4,8 +4,12 @@
 use ostler_protocol::{
     Failure,
     ids::{CommandId, SessionId},
-    kernel::{aliases::CommandAlias, events::Event},
-    run_input::agui::translate::{EventPlace as Id, SentEvent, Translator},
+    kernel::{aliases::CommandAlias, context::Context, events::Event},
+    run_input::agui::{
+        events::SnapshotMessage,
+        replay::instructions,
+        translate::{EventPlace as Id, SentEvent, Translator},
+    },
 };
 use ostler_store as store;
 
@@ -114,10 +118,12 @@ impl RunStream {
         let Some(event) = self.pending.as_ref().filter(|event| self.wants_earlier(event)) else { return Ok(()) };
         if let Some(last) = self.translator.wants_messages(event) {
             let messages = earlier::messages(&self.app, self.session, last, Some(event)).await?;
+            let messages = self.with_instructions(messages).await?;
             self.translator.set_messages(messages);
         }
         if self.translator.wants_messages_at_interrupt(event) {
             let messages = earlier::messages(&self.app, self.session, event.session_seq, None).await?;
+            let messages = self.with_instructions(messages).await?;
             self.translator.set_messages_at_interrupt(messages);
         }
         if self.translator.wants_input(event)
@@ -131,6 +137,17 @@ impl RunStream {
             self.translator.set_state(state);
         }
         Ok(())
+    }
+
+    /// The thread's messages behind the instructions that this run's agent got.
+    async fn with_instructions(
+        &self,
+        messages: Option<Vec<SnapshotMessage>>,
+    ) -> Result<Option<Vec<SnapshotMessage>>, Failure> {
+        let Some(messages) = messages else { return Ok(None) };
+        let command = store::kernel::commands::get(&self.app.db, self.command_id).await?;
+        let context = command.map(|command| Context::of(&command.payload)).unwrap_or_default();
+        Ok(Some(instructions(&context).into_iter().chain(messages).collect()))
     }
 
     fn take(&mut self, event: &Event, sent: &mut Vec<SentEvent>) {

@@ -86,3 +86,67 @@ fn what_is_left_of_a_streamed_transcript_follows_the_rules() {
     let resumed = streamed(&resumed).expect("accepted");
     assert_eq!((resumed.user, resumed.transcript.len()), (None, 2));
 }
+
+/// Clients repeat their instructions with each message.
+#[test]
+fn system_and_developer_messages_of_a_transcript_go_to_the_agent_and_count() {
+    let system = json!({"id": "s", "role": "system", "content": "be brief", "name": "page", "encrypted_value": "eA=="});
+    let developer = json!({"id": "d", "role": "developer", "content": "be kind"});
+    let earlier = [user("before"), json!({"id": "a", "role": "assistant", "content": "yes"})];
+    let transcript = [vec![system.clone()], earlier.to_vec(), vec![developer.clone()]].concat();
+    let input = streamed(&with("messages", [transcript.clone(), vec![user("now")]].concat().into())).expect("accepted");
+    assert_eq!((input.user.expect("the last one").text(), input.transcript.len()), ("now".to_owned(), 4));
+    let roles: Vec<_> = input.others.iter().map(|sent| sent.message.role()).collect();
+    assert_eq!(roles, ["system", "developer"]);
+    assert_eq!(input.others[0].sent["encryptedValue"], "eA==");
+    assert_eq!(input.others[0].remark().text, "page: be brief");
+
+    // Results of tools continue the work, which needs the instructions as well.
+    let call = json!({"id": "c", "function": {"name": "f", "arguments": "{}"}});
+    let answers = [
+        transcript,
+        vec![
+            json!({"id": "b", "role": "assistant", "toolCalls": [call]}),
+            json!({"id": "t", "role": "tool", "toolCallId": "c", "content": "42"}),
+        ],
+    ];
+    let input = streamed(&with("messages", answers.concat().into())).expect("accepted");
+    assert_eq!((input.user, input.replies.len(), input.others.len()), (None, 1, 2));
+
+    // A turn that continues has them already.
+    let mut resumed = with("messages", json!([system, earlier[0], earlier[1]]));
+    resumed["resume"] = json!([{"interruptId": "p", "status": "cancelled"}]);
+    assert!(streamed(&resumed).expect("accepted").others.is_empty());
+
+    let many: Vec<Value> = (0..200).map(|n| json!({"id": n.to_string(), "role": "system", "content": ""})).collect();
+    let refused = streamed(&with("messages", [many, vec![user("now")]].concat().into())).expect_err("too many");
+    assert!(refused.detail.starts_with("RunAgentInput.messages exceeds limit: the system"), "{}", refused.detail);
+    let large = json!({"id": "s", "role": "system", "content": "x".repeat(INPUT_BYTES_MAX)});
+    let refused =
+        streamed(&with("messages", json!([large, earlier[0], earlier[1], user("now")]))).expect_err("too large");
+    assert_eq!(refused.rule, Rule::AgentPayloadInvalid);
+}
+
+#[test]
+fn a_field_of_the_transcript_that_has_no_meaning_is_rejected_by_name() {
+    let mut before = user("before");
+    before["subagentRunId"] = "sub-1".into();
+    let refused = streamed(&with("messages", json!([before, user("now")]))).expect_err("rejected");
+    assert!(refused.detail.starts_with("RunAgentInput.messages[0].subagentRunId"), "{}", refused.detail);
+}
+
+#[test]
+fn a_new_thread_may_begin_with_instructions_before_its_message() {
+    let call = json!({"id": "c", "function": {"name": "f", "arguments": "{}"}});
+    let messages = json!([{"id": "s", "role": "system", "content": "be brief"}, user("now"),
+        {"id": "a", "role": "assistant", "toolCalls": [call]},
+        {"id": "t", "role": "tool", "toolCallId": "c", "content": "42"}]);
+    let body = with("messages", messages);
+    let opening = |body: &Value| RunInput::read(body.to_string().as_bytes(), Form::Opening);
+    let input = opening(&body).expect("accepted");
+    let roles: Vec<_> = input.others.iter().map(|sent| sent.message.role()).collect();
+    assert_eq!((input.user.expect("a message").text(), roles), ("now".to_owned(), vec!["system", "assistant", "tool"]));
+    let mut other = body;
+    other["messages"][0]["role"] = "reasoning".into();
+    assert_eq!(opening(&other).expect_err("rejected").detail, "RunAgentInput.messages[0].role must be user");
+}
