@@ -154,6 +154,9 @@ impl BoundedHttpClient {
                 return Err(HttpStatusError::new(status.as_u16(), header(&RETRY_AFTER)).into());
             }
             let body = self.body(response).await?;
+            if status == StatusCode::BAD_REQUEST && has_session && is_about_session(&body) {
+                return Err(StreamableHttpError::SessionExpired);
+            }
             return refused(message, has_session, status, &body, is_json.then_some(new_session));
         }
         if !needs_reply && response.content_length() == Some(0) {
@@ -211,6 +214,12 @@ fn check_login(response: &Response) -> Result<(), HttpError> {
         StatusCode::FORBIDDEN => Err(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(header, None))),
         _ => Ok(()),
     }
+}
+
+/// Whether a refusal names the session. The protocol wants 404 for a session that the server does not know, but servers made after the
+/// reference server return 400 with such a message. The request was not executed, and is sent once more in a new session.
+fn is_about_session(body: &[u8]) -> bool {
+    String::from_utf8_lossy(body).to_ascii_lowercase().contains("session")
 }
 
 /// Reads a response that is no success. It may contain an error of the protocol; a server that only knows the older handshake

@@ -1,13 +1,17 @@
 //! The reference servers of the Model Context Protocol, unmodified: their tools are called by a model, and by `ostler tools call`.
 
-use std::path::PathBuf;
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixtures::{
     backend_server::{BackendServer, MODEL},
-    process::stdout_of,
+    process::{Guarded, eventually, stdout_of},
     test_home::Engine,
 };
 
@@ -151,4 +155,52 @@ fn a_model_calls_tools_of_the_reference_servers() {
     assert!(reply.contains("hello from a file") && reply.contains("error: Access denied"), "{reply}");
     assert_eq!(ends, ["completed", "failed"]);
     scene.close();
+}
+
+/// Runs before the reference server, which listens on all addresses and prints the port that it was given: it listens on loopback, and
+/// the first line of its output is the port it got.
+const LISTEN_ON_LOOPBACK: &str = "data:text/javascript,import net from 'node:net'; const listen = net.Server.prototype.listen; \
+    net.Server.prototype.listen = function (port, ...more) { \
+        this.once('listening', () => process.stdout.write('port ' + this.address().port + '\\n')); \
+        return listen.call(this, port, '127.0.0.1', ...more.filter((one) => typeof one === 'function')); };";
+
+/// The reference server `everything` over HTTP, where each client has a session. It is started again if its port is taken.
+fn serve_everything(port: u16) -> (Guarded, u16) {
+    eventually("it listens", || {
+        let mut command = Command::new(installed("OSTLER_TEST_NODE"));
+        command.args(["--import", LISTEN_ON_LOOPBACK, &installed("OSTLER_TEST_MCP_EVERYTHING"), "streamableHttp"]);
+        command.env("PORT", port.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = Guarded(command.spawn().unwrap());
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port = lines.find_map(|line| line.strip_prefix("port ")?.parse().ok())?;
+        // Its output must be read, or it stops.
+        std::thread::spawn(move || lines.for_each(drop));
+        Some((process, port))
+    })
+}
+
+#[test]
+fn a_reference_server_over_http_is_used_again_after_it_was_restarted_and_has_forgotten_its_sessions() {
+    let (process, port) = serve_everything(0);
+    let directory = tempfile::tempdir().unwrap();
+    let workspace = directory.path().canonicalize().unwrap();
+    let servers = json!({"everything": {"url": format!("http://127.0.0.1:{port}/mcp")}}).to_string();
+    let more = [
+        ("OSTLER_SERVER__WORKSPACE", workspace.to_str().unwrap()),
+        ("OSTLER_MCP__SERVERS", servers.as_str()),
+        ("OSTLER_MCP__LIST_WAIT_MS", "20000"),
+    ];
+    let server = BackendServer::open_on(Engine::Sqlite, &MODEL, "resident", &more);
+    let scene = Scene { server, shared: workspace.clone(), workspace, _directory: directory };
+    let echo = || scene.call("mcp__everything__echo", &json!({"message": "hello"}));
+    for _ in 0..2 {
+        let echoed = echo().unwrap();
+        assert!(echoed.contains("Echo: hello"), "{echoed}");
+    }
+    drop(process);
+    let (process, _) = serve_everything(port);
+    let echoed = eventually("it is connected to again", || echo().ok());
+    assert!(echoed.contains("Echo: hello"), "{echoed}");
+    scene.close();
+    drop(process);
 }

@@ -23,11 +23,15 @@ struct Workspace {
 
 impl Workspace {
     fn new() -> Self {
+        Self::with_deadline_ms(60_000)
+    }
+
+    fn with_deadline_ms(timeout_ms: u64) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().canonicalize().unwrap().join("work");
         std::fs::create_dir(&path).unwrap();
         let args = json!([write_script(directory.path()), "waits", path.join("calls")]);
-        let servers = json!({"slow": {"command": python(), "args": args}}).to_string();
+        let servers = json!({"slow": {"command": python(), "args": args, "timeout_ms": timeout_ms}}).to_string();
         Self { path, servers, _directory: directory }
     }
 
@@ -83,45 +87,87 @@ fn a_call_whose_server_died_is_unknown_to_the_model_and_not_repeated(engine: Eng
     server.close();
 }
 
-/// A runner that requests a call, loses its server, and requests the same call again. Returns the status.
-fn repeat_after_a_kill(workspace: &Workspace, tool: &str) -> String {
-    let mut home = TestHome::on_disk(Engine::Sqlite).without_runner();
+/// A runner of one turn, which calls a tool of the MCP server `slow`.
+struct Calls<'a> {
+    tool: &'a str,
+    run_path: String,
+    command: String,
+}
+
+impl<'a> Calls<'a> {
+    fn open(http: &mut Http, workspace: &Workspace, tool: &'a str) -> Self {
+        let mut body = run_request();
+        body["workspaceRef"] = workspace.reference();
+        body["command"] = json!({"type": "turn", "payload": {"prompt": "hi"}});
+        let run = http.post("/api/v1/runs", &body).good();
+        let id = |value: &Value| value.as_str().unwrap().to_owned();
+        Self {
+            tool,
+            run_path: format!("/api/v1/runs/{}", id(&run["runId"])),
+            command: id(&run["command"]["commandId"]),
+        }
+    }
+
+    /// Takes the lease, and requests the call. Returns its status.
+    fn request(&self, http: &mut Http, wait_ms: u64, is_repeated: bool) -> String {
+        let claim = json!({"runnerId": "runner-a", "leaseMs": 60_000});
+        let claimed = http.post(&format!("{}/claim", self.run_path), &claim).good();
+        let lease = json!({"runnerId": "runner-a", "leaseEpoch": claimed["leaseEpoch"]});
+        http.post(&format!("/api/v1/commands/{}/ack", self.command), &lease).good();
+        let body = json!({"runnerId": "runner-a", "leaseEpoch": lease["leaseEpoch"], "commandId": self.command,
+            "callId": "call_a", "name": format!("mcp__slow__{}", self.tool), "arguments": "{}", "waitMs": wait_ms,
+            "repeated": is_repeated});
+        let called = http.post(&format!("{}/tools/calls", self.run_path), &body).good();
+        called["status"].as_str().unwrap().to_owned()
+    }
+}
+
+fn home_of(engine: Engine, workspace: &Workspace) -> TestHome {
+    let mut home = TestHome::on_disk(engine).without_runner();
     for (name, value) in workspace.settings() {
         home.set(name, value);
     }
     home.set("PATH", &std::env::var("PATH").unwrap());
+    home
+}
+
+/// A runner that requests a call, loses its server, and requests the same call again. Returns the status.
+fn repeat_after_a_kill(workspace: &Workspace, tool: &str) -> String {
+    let home = home_of(Engine::Sqlite, workspace);
     let server = home.serve();
     let mut http = Http::new(&server);
-    let mut body = run_request();
-    body["workspaceRef"] = workspace.reference();
-    body["command"] = json!({"type": "turn", "payload": {"prompt": "hi"}});
-    let run = http.post("/api/v1/runs", &body).good();
-    let command = run["command"]["commandId"].as_str().unwrap();
-    let run_path = format!("/api/v1/runs/{}", run["runId"].as_str().unwrap());
-    let take = |http: &mut Http| {
-        let claimed =
-            http.post(&format!("{run_path}/claim"), &json!({"runnerId": "runner-a", "leaseMs": 60_000})).good();
-        let lease = json!({"runnerId": "runner-a", "leaseEpoch": claimed["leaseEpoch"]});
-        http.post(&format!("/api/v1/commands/{command}/ack"), &lease).good();
-        lease
-    };
-    let request = |lease: Value, wait_ms: u64, is_repeated: bool| {
-        json!({"runnerId": lease["runnerId"], "leaseEpoch": lease["leaseEpoch"], "commandId": command, "callId": "call_a",
-            "name": format!("mcp__slow__{tool}"), "arguments": "{}", "waitMs": wait_ms, "repeated": is_repeated})
-    };
-    let lease = take(&mut http);
-    let calls = format!("{run_path}/tools/calls");
-    assert_eq!(http.post(&calls, &request(lease, 0, false)).good()["status"], "running");
+    let calls = Calls::open(&mut http, workspace, tool);
+    assert_eq!(calls.request(&mut http, 0, false), "running");
     workspace.wait_for_the_call();
     server.kill();
     workspace.release();
     let server = home.serve();
-    let mut http = Http::new(&server);
-    let lease = take(&mut http);
-    let called = http.post(&calls, &request(lease, 20_000, true)).good();
+    let status = calls.request(&mut Http::new(&server), 20_000, true);
     server.stop();
     home.assert_verified();
-    called["status"].as_str().unwrap().to_owned()
+    status
+}
+
+/// The other server cannot know whether the one that executes the call is only slow: it waits for the call's deadline, and ten seconds more.
+#[test]
+fn a_call_whose_server_died_is_unknown_to_the_other_server_and_not_repeated() {
+    let workspace = Workspace::with_deadline_ms(3_000);
+    let home = home_of(Engine::Postgres, &workspace);
+    let (one, other) = (home.serve(), home.serve());
+    let mut http = Http::new(&one);
+    let calls = Calls::open(&mut http, &workspace, "append");
+    assert_eq!(calls.request(&mut http, 0, false), "running");
+    workspace.wait_for_the_call();
+    one.kill();
+    workspace.release();
+    let mut http = Http::new(&other);
+    let status = eventually("the outcome is given up", || {
+        Some(calls.request(&mut http, 20_000, true)).filter(|status| status != "running")
+    });
+    assert_eq!(status, "outcome-unknown");
+    assert_eq!(workspace.called(), ["append"], "the tool may have changed something");
+    other.stop();
+    home.assert_verified();
 }
 
 #[test]
