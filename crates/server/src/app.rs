@@ -59,7 +59,7 @@ use crate::{
 const DRAINING_RETRY_MS: i64 = 1_000;
 /// Whole payloads of commands that are read at once. Each has up to 24 MiB.
 const WHOLE_PAYLOADS_MAX: usize = 8;
-const RUNS_REMEMBERED: usize = 16_384;
+const RUNS_REMEMBERED: usize = 8_192;
 /// Parsing and redacting this much takes less than a millisecond or two.
 const INLINE_BYTES_MAX: usize = 32 * 1024;
 
