@@ -6,6 +6,7 @@
 mod attached_rows;
 mod build;
 mod columns;
+mod daemon;
 mod equivalence;
 mod flushes;
 mod holds;
@@ -17,7 +18,6 @@ mod mesh;
 mod model;
 mod processes;
 mod readers;
-mod restores;
 mod rows;
 mod run_input;
 mod runner_jobs;

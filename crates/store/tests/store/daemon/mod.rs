@@ -1,0 +1,3 @@
+//! What the daemon stores beside its sessions.
+
+mod restores;
