@@ -50,7 +50,7 @@ fn check(object: &Value, place: &str, fields: &[(&str, FieldType)]) -> Result<()
     Ok(())
 }
 
-/// Checks the fields of a message that is stored and replayed, or was when it was first sent. Its names are in camelCase, and it has no nulls.
+/// Checks the fields of a message of the run or of the transcript. Its names are in camelCase, and it has no nulls.
 pub(super) fn check_message(message: &Value, index: usize) -> Result<(), InputRefused> {
     let place = format!("RunAgentInput.messages[{index}]");
     check(message, &place, &MESSAGE)?;

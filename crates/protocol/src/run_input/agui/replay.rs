@@ -26,7 +26,7 @@ use crate::{
 pub const REPLAY_BYTES_MAX: usize = 2 * 1024 * 1024;
 const REPLAY_MESSAGES_MAX: usize = 5_000;
 
-/// The client's instructions among the messages that an agent got with a turn. They are no part of the thread's log.
+/// The client's instructions among the messages that an agent received with a turn. They are no part of the thread's log.
 pub fn instructions(context: &Context) -> Vec<SnapshotMessage> {
     let sent = context.messages.iter().filter_map(Remark::as_sent);
     let instruction = |sent: Value| {

@@ -139,7 +139,7 @@ impl RunStream {
         Ok(())
     }
 
-    /// The thread's messages behind the instructions that this run's agent got.
+    /// The thread's messages, preceded by the instructions that the agent of this run received.
     async fn with_instructions(
         &self,
         messages: Option<Vec<SnapshotMessage>>,
